@@ -138,16 +138,16 @@ def module(
 
 def device(
     id: int,
-    type: str,
+    kind: str,
     index: int,
     name: str,
     properties: Fields,
 ) -> Event:
-    """A device that tensors live on. `type` is cuda or cpu; properties as torch.cuda.get_device_properties names them."""
+    """A device that tensors live on. `kind` is cuda or cpu; properties as torch.cuda.get_device_properties names them."""
     return (
         5,
         id,
-        type,
+        kind,
         index,
         name,
         properties,
@@ -591,16 +591,16 @@ def log(
 
 
 def error(
-    type: str,
+    exception: str,
     cause: str,
     traceback: str,
     detail: Fields,
     fatal: bool,
 ) -> Event:
-    """The training code failed. cause: one paragraph; traceback: Python, innermost last; detail: operator, shapes, module."""
+    """The training code failed. exception: its class; cause: one paragraph; traceback: Python, innermost last; detail: operator, shapes, module."""
     return (
         74,
-        type,
+        exception,
         cause,
         traceback,
         detail,

@@ -54,8 +54,8 @@ export const EVENTS = {
   },
   device: {
     code: 5,
-    doc: 'A device that tensors live on. `type` is cuda or cpu; properties as torch.cuda.get_device_properties names them.',
-    fields: { id: 'uint', type: 'text', index: 'uint', name: 'text', properties: 'fields' },
+    doc: 'A device that tensors live on. `kind` is cuda or cpu; properties as torch.cuda.get_device_properties names them.',
+    fields: { id: 'uint', kind: 'text', index: 'uint', name: 'text', properties: 'fields' },
   },
   // ---- storages
   alloc: {
@@ -241,8 +241,14 @@ export const EVENTS = {
   },
   error: {
     code: 74,
-    doc: 'The training code failed. cause: one paragraph; traceback: Python, innermost last; detail: operator, shapes, module.',
-    fields: { type: 'text', cause: 'text', traceback: 'text', detail: 'fields', fatal: 'flag' },
+    doc: 'The training code failed. exception: its class; cause: one paragraph; traceback: Python, innermost last; detail: operator, shapes, module.',
+    fields: {
+      exception: 'text',
+      cause: 'text',
+      traceback: 'text',
+      detail: 'fields',
+      fatal: 'flag',
+    },
   },
   run: {
     code: 75,
