@@ -1,0 +1,6 @@
+// Every command of the program. One file in commands/ each; a new one is imported and listed here.
+
+import type { Command } from './command.ts';
+import { gpus } from './commands/gpus.ts';
+
+export const COMMANDS: readonly Command[] = [gpus];
