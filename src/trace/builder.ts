@@ -109,7 +109,7 @@ export class TraceBuilder {
   /** Adds one event; the tuple has passed the codec's check. An event that contradicts earlier ones is a fault and is left out. */
   push(tuple: EventTuple): void {
     this.#received++;
-    const f = tuple as readonly (number & string)[];
+    const f = tuple as unknown as readonly (number & string)[];
     switch (tuple[0]) {
       case C.alloc:
         if (this.#bear(f[1], f[3])) {
