@@ -1,0 +1,95 @@
+// What a run was made from: the checkout's commit, whether it was changed since and how, and the environment variables
+// that change memory. Nothing else of the environment is recorded: no paths, no secrets.
+
+import { createHash } from 'node:crypto';
+import { execa } from 'execa';
+
+export interface SourceIdentity {
+  /** HEAD; null when the folder is no git work tree or has no commit. */
+  readonly commit: string | null;
+  /** `git describe --tags --always`, null without git. */
+  readonly describe: string | null;
+  /** Tracked files differ from HEAD, or untracked files that git does not ignore exist. Null without git. */
+  readonly dirty: boolean | null;
+  /** SHA-256 over the binary diff against HEAD and the untracked files' names and contents; null when clean. */
+  readonly diff_sha256: string | null;
+}
+
+const UNKNOWN: SourceIdentity = { commit: null, describe: null, dirty: null, diff_sha256: null };
+
+/** Untracked content beyond this is hashed by name only, so that a data set in the checkout does not stop a trace. */
+const MAX_UNTRACKED_BYTES = 64 * 1024 * 1024;
+
+/** Identity of a git work tree, {@link UNKNOWN} when it is none or git is not installed. */
+export async function sourceIdentity(folder: string): Promise<SourceIdentity> {
+  const git = async (...args: string[]): Promise<string | null> => {
+    const result = await execa('git', ['-C', folder, ...args], {
+      reject: false,
+      stripFinalNewline: true,
+      maxBuffer: 512 * 1024 * 1024,
+      env: { GIT_OPTIONAL_LOCKS: '0', LC_ALL: 'C' },
+    });
+    return result.exitCode === 0 ? result.stdout : null;
+  };
+  const top = await git('rev-parse', '--show-toplevel');
+  if (top === null) return UNKNOWN;
+  const commit = await git('rev-parse', 'HEAD');
+  const describe = await git('describe', '--tags', '--always');
+  const changed = commit === null ? '' : ((await git('diff', 'HEAD', '--binary', '--', '.')) ?? '');
+  const untracked =
+    (await git('ls-files', '--others', '--exclude-standard', '-z'))?.split('\0').filter(Boolean) ??
+    [];
+  const dirty = changed !== '' || untracked.length > 0;
+  if (!dirty) return { commit, describe, dirty, diff_sha256: null };
+  const hash = createHash('sha256').update(changed);
+  await hashUntracked(hash, folder, untracked.sort());
+  return { commit, describe, dirty, diff_sha256: hash.digest('hex') };
+}
+
+async function hashUntracked(
+  hash: ReturnType<typeof createHash>,
+  folder: string,
+  names: readonly string[],
+): Promise<void> {
+  const { readFile, stat } = await import('node:fs/promises');
+  const { join } = await import('node:path');
+  let left = MAX_UNTRACKED_BYTES;
+  for (const name of names) {
+    hash.update(`\0${name}\0`);
+    const path = join(folder, name);
+    const size = (await stat(path).catch(() => null))?.size ?? Number.POSITIVE_INFINITY;
+    if (size > left) continue;
+    left -= size;
+    hash.update(await readFile(path).catch(() => Buffer.alloc(0)));
+  }
+}
+
+/** Variables that change what a training job allocates. Everything else stays out of traces. */
+const RECORDED: readonly RegExp[] = [
+  /^NCCL_/,
+  /^TORCH_NCCL_/,
+  /^NVTE_/,
+  /^PYTORCH_(CUDA_)?ALLOC_CONF$/,
+  /^PYTORCH_NO_CUDA_MEMORY_CACHING$/,
+  /^CUBLAS_WORKSPACE_CONFIG$/,
+  /^CUBLASLT_WORKSPACE_SIZE$/,
+  /^CUDA_DEVICE_MAX_CONNECTIONS$/,
+  /^CUDA_MODULE_LOADING$/,
+  /^TORCHINDUCTOR_/,
+];
+
+/** A value that holds a path or looks like a credential is replaced: its presence matters, its text does not. */
+const PRIVATE = /[/\\]|token|secret|password/i;
+
+/** The allow-listed variables of an environment. */
+export function recordedEnvironment(
+  env: Readonly<Record<string, string | undefined>>,
+): Record<string, string> {
+  const recorded: Record<string, string> = {};
+  for (const name of Object.keys(env).sort()) {
+    const value = env[name];
+    if (value === undefined || !RECORDED.some((pattern) => pattern.test(name))) continue;
+    recorded[name] = PRIVATE.test(value) ? '(not recorded)' : value;
+  }
+  return recorded;
+}
