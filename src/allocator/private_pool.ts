@@ -1,0 +1,49 @@
+// A private pool: memory set apart for a `torch.cuda.MemPool` or for the graphs that share a capture pool.
+
+import { BlockPool } from './block_pool.ts';
+
+/** `[0, n]` for a MemPool, `[n, 0]` for a CUDA graph's pool, `[0, 0]` for the default pool (c10::MempoolId_t). */
+export type MempoolId = readonly [number, number];
+
+export const DEFAULT_POOL: MempoolId = Object.freeze([0, 0]) as MempoolId;
+
+export interface PrivatePoolOptions {
+  /** Each allocation keeps a whole segment. Ends when the last user releases the pool. */
+  readonly noSplit?: boolean;
+  /** Its cached blocks may serve the default pool before the program runs out of memory. */
+  readonly useOnOom?: boolean;
+}
+
+export class PrivatePool {
+  readonly id: MempoolId;
+  readonly small = new BlockPool(true, this);
+  readonly large = new BlockPool(false, this);
+  /** Graphs, MemPool objects and open scopes that use it. At 0 its memory may be given back. */
+  useCount = 1;
+  /**
+   * PyTorch's `cudaMalloc_count`: up for each allocation that got memory from the driver, down for each segment freed
+   * or block unmapped. At 0, when nobody uses the pool, PyTorch deletes it.
+   */
+  driverAllocations = 0;
+  /** Blocks handed out or waiting for a stream. */
+  activeBlocks = 0;
+  noSplit: boolean;
+  useOnOom: boolean;
+  /** Position in PyTorch's hash tables of pools (`c10::MempoolIdHash`). */
+  readonly hashRank: bigint;
+
+  constructor(id: MempoolId, options: PrivatePoolOptions = {}) {
+    this.id = id;
+    this.noSplit = options.noSplit ?? false;
+    this.useOnOom = options.useOnOom ?? false;
+    this.hashRank = hashRank(BigInt(id[0] !== 0 ? id[0] : id[1]));
+  }
+}
+
+/**
+ * The order in which ska::flat_hash_map (c10/util/flat_hash_map.h, fibonacci_hash_policy) visits keys with this hash:
+ * by the high bits of the product.
+ */
+export function hashRank(hash: bigint): bigint {
+  return BigInt.asUintN(64, 11400714819323198485n * hash);
+}
