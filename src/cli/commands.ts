@@ -2,5 +2,6 @@
 
 import type { Command } from './command.ts';
 import { gpus } from './commands/gpus.ts';
+import { report } from './commands/report.ts';
 
-export const COMMANDS: readonly Command[] = [gpus];
+export const COMMANDS: readonly Command[] = [report, gpus];

@@ -19,7 +19,11 @@ export interface LiveBlock {
   readonly requested: number;
   /** Bytes of the allocator's block. */
   readonly block: number;
-  /** Latest owner category at the instant (index into protocol OWNERS) and the string id of its name. */
+  /**
+   * Latest owner category at the instant (index into protocol OWNERS) and the string id of its name. A block that nobody
+   * has claimed yet has the owner that claims it first: a gradient is one from its allocation on, though autograd hands it
+   * over only later.
+   */
   readonly owner: number;
   readonly ownerName: number;
 }
@@ -59,6 +63,13 @@ export function liveAt(timeline: Timeline, at: number): LiveBlock[] {
         owner[storage] = events.pool[i];
         ownerName[storage] = events.op[i];
         break;
+    }
+  }
+  for (let i = last + 1; i < events.length; i++) {
+    const storage = events.subject[i];
+    if (events.code[i] === OWNER && owner[storage] === 0 && bornAt[storage] !== -1) {
+      owner[storage] = events.pool[i];
+      ownerName[storage] = events.op[i];
     }
   }
   const live: LiveBlock[] = [];

@@ -65,7 +65,9 @@ class PeakTracker {
   toPeaks(): Peaks {
     const peaks: Record<string, Peak> = {};
     MEMORY_KINDS.forEach((kind, k) => {
-      peaks[kind] = { bytes: Math.max(0, this.bytes[k]), event: this.event[k] };
+      // Below zero: never a number, which is so only where external memory is not known.
+      const bytes = this.bytes[k] < 0 ? Number.NaN : this.bytes[k];
+      peaks[kind] = { bytes, event: this.event[k] };
     });
     return peaks as Peaks;
   }
@@ -316,7 +318,7 @@ class Replay {
     if (allocated > series.allocated[i]) series.allocated[i] = allocated;
     if (active > series.active[i]) series.active[i] = active;
     if (reserved > series.reserved[i]) series.reserved[i] = reserved;
-    if (external > series.external[i]) series.external[i] = external;
+    if (!(external <= series.external[i])) series.external[i] = external;
     const { bytes, event } = this.#innermost;
     if (requested > bytes[0]) this.#raise(bytes, event, 0, requested, i);
     if (allocated > bytes[1]) this.#raise(bytes, event, 1, allocated, i);

@@ -26,7 +26,7 @@ export interface Instant {
   readonly resident: number;
 }
 
-/** A peak and the event during which it stood. */
+/** A peak and the event during which it stood. `bytes` is NaN where the memory is not known (external, resident). */
 export interface Peak {
   readonly bytes: number;
   readonly event: number;

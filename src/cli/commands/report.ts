@@ -1,0 +1,48 @@
+import { resolve } from 'node:path';
+import { ExitStatus } from '../../base/errors.ts';
+import { analyze } from '../../report/analyze.ts';
+import { textReport } from '../../report/text.ts';
+import { defineCommand } from '../command.ts';
+import { positional, text } from '../option.ts';
+
+interface ReportConfig {
+  readonly trace: string;
+  readonly allocConf: string | undefined;
+  readonly gpu: string | undefined;
+}
+
+export const report = defineCommand<ReportConfig>({
+  name: 'report',
+  summary: 'Print where the memory of a traced job peaks and what stood there',
+  options: {
+    trace: positional('TRACE', 'a trace file, as `memtracker trace` writes it'),
+    allocConf: text(
+      'CONF',
+      'replay with this PYTORCH_ALLOC_CONF instead of the job\u2019s own',
+    ).optional(),
+    gpu: text('NAME|BYTES', 'replay on this GPU or capacity instead of the traced one').optional(),
+  },
+  examples: [
+    { command: 'report run.mtrace', description: 'peak, phases and holders of one rank' },
+    {
+      command: 'report run.mtrace --gpu a100-80gb --alloc-conf expandable_segments:True',
+      description: 'the same run on another GPU, with other allocator settings',
+    },
+  ],
+  async run(config, { cwd, output }) {
+    const analysis = await analyze(resolve(cwd, config.trace), {
+      ...(config.allocConf === undefined ? {} : { allocConf: config.allocConf }),
+      ...(config.gpu === undefined ? {} : { gpu: config.gpu }),
+    });
+    output.product(
+      textReport(analysis, {
+        width: output.width,
+        top: 8,
+        depth: 3,
+        bold: output.colors.bold,
+        warn: output.colors.yellow,
+      }),
+    );
+    return ExitStatus.done;
+  },
+});

@@ -1,0 +1,108 @@
+// The one way from a trace to figures: read it, replay each device, and offer what the forms (text, JSON, HTML, exports, compare,
+// fit) ask for. Replays are done at once; attributions are computed when first asked for and kept.
+
+import { type Attribution, attributionAt } from '../attribution/attribution.ts';
+import { bytes } from '../base/bytes.ts';
+import { capacityOf, type DeviceCapacity, parseCapacity } from '../device/gpus.ts';
+import { HostMemory } from '../device/host_memory.ts';
+import { RoundingDevice } from '../device/rounding_device.ts';
+import { replay } from '../timeline/replay.ts';
+import type { MemoryKind, OutOfMemory, Timeline } from '../timeline/timeline.ts';
+import { readTrace } from '../trace/reader.ts';
+import type { DeviceMeta, Trace } from '../trace/trace.ts';
+
+export interface AnalysisOptions {
+  /** PYTORCH_ALLOC_CONF of the replay. Absent: what the job itself set. */
+  readonly allocConf?: string;
+  /** Name of a GPU or a size (`80GB`, bytes). Absent: the GPU that the trace was made for. */
+  readonly gpu?: string;
+}
+
+/** One device of the job, replayed. */
+export class DeviceAnalysis {
+  readonly meta: DeviceMeta;
+  /** `cuda:0`, `cpu`. */
+  readonly name: string;
+  /** Null for the host: its memory is counted but has no limit here. */
+  readonly capacity: DeviceCapacity | null;
+  /** The whole run. When the device would have been full (`outOfMemory`), as if it had been large enough. */
+  readonly timeline: Timeline;
+  /** Where the job ends on this capacity; null when it does not. */
+  readonly outOfMemory: OutOfMemory | null;
+  readonly #attributions = new Map<number, Attribution>();
+
+  constructor(trace: Trace, meta: DeviceMeta, capacity: DeviceCapacity | null) {
+    this.meta = meta;
+    this.name = meta.type === 'cpu' ? 'cpu' : `${meta.type}:${meta.index}`;
+    this.capacity = capacity;
+    if (capacity === null) {
+      this.timeline = replay(trace, meta.id, new HostMemory());
+      this.outOfMemory = null;
+      return;
+    }
+    const limited = replay(trace, meta.id, new RoundingDevice(capacity.usableBytes));
+    this.outOfMemory = limited.outOfMemory;
+    this.timeline =
+      limited.outOfMemory === null
+        ? limited
+        : replay(trace, meta.id, new RoundingDevice(Number.POSITIVE_INFINITY));
+  }
+
+  /** Who held `allocated` during an event. */
+  attributionAt(event: number): Attribution {
+    let attribution = this.#attributions.get(event);
+    if (attribution === undefined) {
+      attribution = attributionAt(this.timeline, event);
+      this.#attributions.set(event, attribution);
+    }
+    return attribution;
+  }
+
+  /** Who held `allocated` where `kind` had its peak. */
+  attributionAtPeak(kind: MemoryKind = 'allocated'): Attribution {
+    return this.attributionAt(this.timeline.peaks[kind].event);
+  }
+}
+
+export interface Analysis {
+  /** Where the trace was read from; '' when it was not read from a file. */
+  readonly path: string;
+  readonly trace: Trace;
+  readonly options: AnalysisOptions;
+  /** CUDA devices first. Devices on which no storage ever lived are left out. */
+  readonly devices: readonly DeviceAnalysis[];
+}
+
+/** @throws UserError when the file is not a readable trace or an option does not parse. */
+export async function analyze(path: string, options: AnalysisOptions = {}): Promise<Analysis> {
+  return analyzeTrace(await readTrace(path), options, path);
+}
+
+/** @throws UserError when an option does not parse. */
+export function analyzeTrace(trace: Trace, options: AnalysisOptions = {}, path = ''): Analysis {
+  const used = new Set<number>();
+  const { events } = trace;
+  for (let i = 0; i < events.length; i++) if (events.bytes[i] > 0) used.add(events.device[i]);
+  const devices = trace.devices
+    .filter((meta) => meta !== undefined)
+    .filter((meta) => used.has(meta.id))
+    .sort((a, b) => Number(a.type === 'cpu') - Number(b.type === 'cpu') || a.id - b.id)
+    .map((meta) => new DeviceAnalysis(trace, meta, capacityFor(trace, meta, options)));
+  return { path, trace, options, devices };
+}
+
+/** The capacity asked for, else the GPU that the trace names, else the bytes that its fake device had. */
+function capacityFor(
+  trace: Trace,
+  meta: DeviceMeta,
+  options: AnalysisOptions,
+): DeviceCapacity | null {
+  if (meta.type === 'cpu') return null;
+  if (options.gpu !== undefined) return parseCapacity(options.gpu);
+  const { gpu } = trace.header;
+  try {
+    return parseCapacity(gpu.id);
+  } catch {
+    return { ...capacityOf(bytes(gpu.total_memory)), source: 'the trace' };
+  }
+}

@@ -1,0 +1,47 @@
+// Tables without borders: a head, a rule, rows. Columns are as wide as their widest cell; one column takes what is left and is
+// cut in the middle, because both ends of a module name, a phase or a path carry meaning.
+
+export interface TableColumn {
+  readonly head: string;
+  readonly align?: 'left' | 'right';
+  /** The column that gives way when the table would be wider than allowed. At most one. */
+  readonly flexible?: boolean;
+}
+
+const GAP = '  ';
+
+/** Lines of the table, none wider than `width` columns as long as the fixed columns leave room. */
+export function tableLines(
+  columns: readonly TableColumn[],
+  rows: readonly (readonly string[])[],
+  width: number,
+): string[] {
+  const widths = columns.map((column, c) =>
+    Math.max(column.head.length, ...rows.map((row) => row[c].length)),
+  );
+  const flexible = columns.findIndex((column) => column.flexible === true);
+  const total = widths.reduce((sum, w) => sum + w, 0) + GAP.length * (columns.length - 1);
+  if (flexible >= 0 && total > width) {
+    widths[flexible] = Math.max(12, widths[flexible] - (total - width));
+  }
+  const line = (cells: readonly string[]) =>
+    columns
+      .map((column, c) => {
+        const cell = c === flexible ? cutMiddle(cells[c], widths[c]) : cells[c];
+        return column.align === 'right' ? cell.padStart(widths[c]) : cell.padEnd(widths[c]);
+      })
+      .join(GAP)
+      .trimEnd();
+  return [
+    line(columns.map((column) => column.head)),
+    widths.map((w) => '─'.repeat(w)).join(GAP),
+    ...rows.map(line),
+  ];
+}
+
+/** `layers.11.attention.wq` cut to 15: `layers.1….wq`. */
+export function cutMiddle(text: string, width: number): string {
+  if (text.length <= width) return text;
+  const tail = Math.floor((width - 1) / 2);
+  return `${text.slice(0, width - 1 - tail)}…${text.slice(text.length - tail)}`;
+}
