@@ -21,12 +21,8 @@ export interface TraceResult {
 /** Where one unit stands, for people. */
 export interface UnitProgress {
   readonly state: 'waiting' | 'running' | 'done' | 'failed' | 'cached';
-  readonly phase: string;
-  readonly step: number;
-  readonly steps: number;
-  readonly events: number;
-  /** Largest live bytes on the GPU so far. */
-  readonly liveBytes: number;
+  /** Phase, step, events and peak so far, where the executor can see them. */
+  readonly text: string;
 }
 
 export interface ExecutorHooks {
@@ -44,10 +40,11 @@ export interface Executor {
   run(requests: readonly TraceRequest[], hooks: ExecutorHooks): Promise<TraceResult[]>;
 }
 
+/** The states without a text. */
 export const PROGRESS: Readonly<Record<UnitProgress['state'], UnitProgress>> = {
-  waiting: { state: 'waiting', phase: '', step: 0, steps: 0, events: 0, liveBytes: 0 },
-  running: { state: 'running', phase: '', step: 0, steps: 0, events: 0, liveBytes: 0 },
-  done: { state: 'done', phase: '', step: 0, steps: 0, events: 0, liveBytes: 0 },
-  failed: { state: 'failed', phase: '', step: 0, steps: 0, events: 0, liveBytes: 0 },
-  cached: { state: 'cached', phase: '', step: 0, steps: 0, events: 0, liveBytes: 0 },
+  waiting: { state: 'waiting', text: '' },
+  running: { state: 'running', text: '' },
+  done: { state: 'done', text: '' },
+  failed: { state: 'failed', text: '' },
+  cached: { state: 'cached', text: '' },
 };

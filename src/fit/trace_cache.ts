@@ -50,12 +50,19 @@ export class TraceCache {
     return path;
   }
 
+  /** Keeps the trace of a run that failed where a person can read it; {@link get} does not find it. */
+  async keepFailed(key: string, partial: string): Promise<string> {
+    const path = join(this.folder, `${key}.failed.mtrace`);
+    await rename(partial, path);
+    return path;
+  }
+
   /** All kept traces, the most recently used first. */
   async list(): Promise<CachedTrace[]> {
     const names = await readdir(this.folder).catch(() => []);
     const traces: CachedTrace[] = [];
     for (const name of names) {
-      const match = /^([0-9a-f]{64})\.mtrace$/.exec(name);
+      const match = /^([0-9a-f]{64})(?:\.failed)?\.mtrace$/.exec(name);
       if (match === null) continue;
       const path = join(this.folder, name);
       const found = await stat(path).catch(() => null);

@@ -1,0 +1,65 @@
+// Runs one work unit and takes its trace into the cache. What every executor ends in.
+
+import { rm } from 'node:fs/promises';
+import { ExitStatus } from '../base/errors.ts';
+import { findGpu } from '../device/gpus.ts';
+import type { LiveProgress } from '../sidecar/live_progress.ts';
+import { type TraceContext, traceRun } from '../sidecar/trace_run.ts';
+import type { TraceResult } from './executor.ts';
+import type { TraceCache } from './trace_cache.ts';
+import type { WorkUnit } from './work_unit.ts';
+
+/** Deep enough to name the line of the user's model under the framework's own frames. */
+const STACK_DEPTH = 48;
+
+export interface TraceUnitContext {
+  readonly cache: TraceCache;
+  readonly trace: Omit<TraceContext, 'onProgress'>;
+  readonly onProgress?: (progress: LiveProgress) => void;
+}
+
+/**
+ * Never rejects for what the training code or the worker did: that is the result's `failure`. A trace of a failed run is kept
+ * beside the cache under its own name, so that it can be read, and is made again next time.
+ */
+export async function traceUnit(
+  key: string,
+  unit: WorkUnit,
+  context: TraceUnitContext,
+): Promise<TraceResult> {
+  const { cache, trace, onProgress } = context;
+  const cached = await cache.get(key);
+  if (cached !== undefined) return { key, path: cached, failure: null };
+  const partial = await cache.partial(key);
+  try {
+    const outcome = await traceRun(
+      {
+        framework: unit.framework,
+        checkout: unit.checkout ?? undefined,
+        argv: unit.argv,
+        cwd: unit.cwd,
+        world: unit.world,
+        rank: unit.rank,
+        gpusPerNode: unit.gpus_per_node,
+        gpu: findGpu(unit.gpu),
+        steps: unit.steps,
+        stackDepth: STACK_DEPTH,
+        options: unit.options,
+        out: partial,
+      },
+      {
+        ...trace,
+        env: { ...trace.env, ...unit.environment },
+        ...(onProgress !== undefined && { onProgress }),
+      },
+    );
+    if (outcome.exitStatus === ExitStatus.done || outcome.exitStatus === ExitStatus.uncovered) {
+      return { key, path: await cache.keep(key, partial), failure: null };
+    }
+    const path = await cache.keepFailed(key, partial);
+    return { key, path, failure: outcome.problems.join(' ') || 'the run failed' };
+  } catch (error) {
+    await rm(partial, { force: true });
+    return { key, path: null, failure: (error as Error).message };
+  }
+}
