@@ -24,6 +24,8 @@ import {
   type MempoolId,
   PrivatePool,
   type PrivatePoolOptions,
+  poolKey,
+  poolTable,
 } from './private_pool.ts';
 import { SegmentStore } from './segment_store.ts';
 import { isSmall, MIN_BLOCK_SIZE, roundSize, SMALL_SIZE, segmentSize } from './size_class.ts';
@@ -86,9 +88,11 @@ export class CachingAllocator {
   readonly #events: StreamEventQueues;
   readonly #small = new BlockPool(true, null);
   readonly #large = new BlockPool(false, null);
-  readonly #privatePools = new Map<string, PrivatePool>();
-  /** Private pools that nobody uses any more, in the order of PyTorch's hash table. */
-  #freeablePools: PrivatePool[] = [];
+  readonly #privatePools = poolTable();
+  /** Private pools that nobody uses any more. */
+  readonly #freeablePools = poolTable();
+  /** Private pools that lend cached blocks before the program runs out of memory. */
+  readonly #lenders = poolTable();
   readonly #scopes: AllocationScope[] = [];
   readonly #captures: GraphCapture[] = [];
   /** Blocks freed during a capture while other streams used them, with the graph nodes that end their use. */
@@ -294,7 +298,7 @@ export class CachingAllocator {
 
   /** The end of a `torch.cuda.MemPool`: what is free in it goes back at once, live blocks keep working. */
   deletePool(id: MempoolId): void {
-    this.#poolOf(id).useOnOom = false;
+    this.#lenders.delete(poolKey(id));
     this.releasePool(id);
     this.emptyCache(id);
   }
@@ -321,8 +325,7 @@ export class CachingAllocator {
     pool.useCount--;
     if (pool.useCount > 0) return;
     pool.noSplit = false;
-    const at = this.#freeablePools.findIndex((other) => other.hashRank > pool.hashRank);
-    this.#freeablePools.splice(at < 0 ? this.#freeablePools.length : at, 0, pool);
+    this.#freeablePools.add(poolKey(id), pool);
   }
 
   // CUDA graph capture
@@ -539,9 +542,7 @@ export class CachingAllocator {
   /** A cached block of a pool with `use_on_oom` serves the default pool (try_mempool_fallback). */
   #borrowFromPrivatePool({ pool, stream, size }: Request): Block | null {
     if (pool.owner !== null) return null;
-    const lenders = [...this.#privatePools.values()].filter((lender) => lender.useOnOom);
-    lenders.sort((a, b) => (a.hashRank < b.hashRank ? -1 : 1));
-    for (const lender of lenders) {
+    for (const lender of this.#lenders.values()) {
       const block = this.#takeCached(
         isSmall(size) ? lender.small : lender.large,
         stream,
@@ -601,27 +602,28 @@ export class CachingAllocator {
       this.#store.releaseCached(this.#large);
       this.#store.releaseCached(this.#small);
     }
-    for (const pool of [...this.#freeablePools]) {
+    this.#freeablePools.retain((pool) => {
       if (!all) {
-        if (!sameId(pool.id, id)) continue;
+        if (!sameId(pool.id, id)) return true;
         this.#synchronizeEvents(pool);
       }
       this.#store.releaseCached(pool.small);
       this.#store.releaseCached(pool.large);
-      if (pool.driverAllocations === 0) this.#erasePool(pool);
-    }
+      return !this.#mayErase(pool);
+    });
   }
 
-  #erasePool(pool: PrivatePool): void {
+  /** Whether PyTorch deletes the pool now; takes it out of the table of pools if so. */
+  #mayErase(pool: PrivatePool): boolean {
+    if (pool.driverAllocations > 0) return false;
     if (pool.activeBlocks > 0) {
       this.#onUndefined(
         `private pool ${pool.id.join(',')} still has ${pool.activeBlocks} live blocks, but PyTorch 2.14.1's count of ` +
           'driver allocations is 0, so it deletes the pool and frees those blocks into deleted memory later',
       );
-      return;
+      return false;
     }
-    this.#privatePools.delete(pool.id.join(','));
-    this.#freeablePools = this.#freeablePools.filter((other) => other !== pool);
+    return this.#privatePools.delete(poolKey(pool.id));
   }
 
   /** Frees cached segments that were not used for long (garbage_collect_cached_blocks). Does not wait for streams. */
@@ -696,20 +698,21 @@ export class CachingAllocator {
   }
 
   #addPool(id: MempoolId, options: PrivatePoolOptions = {}): PrivatePool {
-    const pool = new PrivatePool(id, options);
-    this.#privatePools.set(id.join(','), pool);
+    const pool = new PrivatePool(id, options.noSplit ?? false);
+    this.#privatePools.add(poolKey(id), pool);
+    if (options.useOnOom) this.#lenders.add(poolKey(id), pool);
     return pool;
   }
 
   /** @throws Error when there is no such pool: the caller's mistake */
   #poolOf(id: MempoolId): PrivatePool {
-    const pool = this.#privatePools.get(id.join(','));
+    const pool = this.#privatePools.get(poolKey(id));
     if (pool === undefined) throw new Error(`there is no private pool ${id.join(',')}`);
     return pool;
   }
 
   #openScope(id: MempoolId, capturedStream: number | null): PrivatePool {
-    let pool = this.#privatePools.get(id.join(','));
+    let pool = this.#privatePools.get(poolKey(id));
     if (pool === undefined) pool = this.#addPool(id);
     else if (pool.useCount === 0) throw new Error(`private pool ${id.join(',')} was released`);
     else pool.useCount++;

@@ -1,6 +1,7 @@
 // A private pool: memory set apart for a `torch.cuda.MemPool` or for the graphs that share a capture pool.
 
 import { BlockPool } from './block_pool.ts';
+import { FlatHashMap } from './flat_hash_map.ts';
 
 /** `[0, n]` for a MemPool, `[n, 0]` for a CUDA graph's pool, `[0, 0]` for the default pool (c10::MempoolId_t). */
 export type MempoolId = readonly [number, number];
@@ -27,23 +28,24 @@ export class PrivatePool {
   driverAllocations = 0;
   /** Blocks handed out or waiting for a stream. */
   activeBlocks = 0;
+  /** Each allocation keeps a whole segment. */
   noSplit: boolean;
-  useOnOom: boolean;
-  /** Position in PyTorch's hash tables of pools (`c10::MempoolIdHash`). */
-  readonly hashRank: bigint;
 
-  constructor(id: MempoolId, options: PrivatePoolOptions = {}) {
+  constructor(id: MempoolId, noSplit: boolean) {
     this.id = id;
-    this.noSplit = options.noSplit ?? false;
-    this.useOnOom = options.useOnOom ?? false;
-    this.hashRank = hashRank(BigInt(id[0] !== 0 ? id[0] : id[1]));
+    this.noSplit = noSplit;
   }
 }
 
-/**
- * The order in which ska::flat_hash_map (c10/util/flat_hash_map.h, fibonacci_hash_policy) visits keys with this hash:
- * by the high bits of the product.
- */
-export function hashRank(hash: bigint): bigint {
-  return BigInt.asUintN(64, 11400714819323198485n * hash);
+/** The key of a pool in the tables below. */
+export function poolKey(id: MempoolId): string {
+  return `${id[0]},${id[1]}`;
+}
+
+/** A table of pools that is walked in PyTorch's order (c10/core/Allocator.h, MempoolIdHash). */
+export function poolTable(): FlatHashMap<string, PrivatePool> {
+  return new FlatHashMap((key) => {
+    const [first, second] = key.split(',');
+    return BigInt(first !== '0' ? first : second);
+  });
 }

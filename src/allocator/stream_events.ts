@@ -3,7 +3,8 @@
 // synchronize_and_free_events.
 
 import type { Block } from './block.ts';
-import { hashRank, type PrivatePool } from './private_pool.ts';
+import { FlatHashMap } from './flat_hash_map.ts';
+import type { PrivatePool } from './private_pool.ts';
 import type { StreamClock } from './stream_clock.ts';
 
 interface PendingEvent {
@@ -14,23 +15,21 @@ interface PendingEvent {
 /** Events of one stream, oldest first. */
 interface StreamQueue {
   readonly stream: number;
-  readonly rank: bigint;
   events: PendingEvent[];
 }
 
 export class StreamEventQueues {
-  readonly #device: number;
   readonly #clock: StreamClock;
-  /** In the order of PyTorch's hash table of streams, which is the order in which blocks come back. */
-  #queues: StreamQueue[] = [];
+  /** Only streams with events. */
+  readonly #queues: FlatHashMap<number, StreamQueue>;
 
   constructor(device: number, clock: StreamClock) {
-    this.#device = device;
     this.#clock = clock;
+    this.#queues = new FlatHashMap((stream) => streamHash(device, stream));
   }
 
   get isEmpty(): boolean {
-    return this.#queues.length === 0;
+    return this.#queues.size === 0;
   }
 
   /** Records an event on each stream that used the block, and forgets those streams. */
@@ -45,7 +44,7 @@ export class StreamEventQueues {
 
   /** Takes the complete events from the front of each queue; `onFree` gets each block with no event left. */
   poll(onFree: (block: Block) => void): void {
-    for (const queue of this.#queues) {
+    this.#queues.retain((queue) => {
       let done = 0;
       while (
         done < queue.events.length &&
@@ -54,14 +53,14 @@ export class StreamEventQueues {
         release(queue.events[done].block, onFree);
         done++;
       }
-      if (done > 0) queue.events.splice(0, done);
-    }
-    this.#dropEmpty();
+      queue.events.splice(0, done);
+      return queue.events.length > 0;
+    });
   }
 
   /** Waits for every event (only those of blocks of `pool` when given) and frees their blocks. */
   synchronize(pool: PrivatePool | null, onFree: (block: Block) => void): void {
-    for (const queue of this.#queues) {
+    this.#queues.retain((queue) => {
       const others: PendingEvent[] = [];
       for (const event of queue.events) {
         if (pool !== null && event.block.segment.pool.owner !== pool) {
@@ -72,21 +71,16 @@ export class StreamEventQueues {
         release(event.block, onFree);
       }
       queue.events = others;
-    }
-    this.#dropEmpty();
-  }
-
-  #dropEmpty(): void {
-    this.#queues = this.#queues.filter((queue) => queue.events.length > 0);
+      return others.length > 0;
+    });
   }
 
   #queueOf(stream: number): StreamQueue {
-    const found = this.#queues.find((queue) => queue.stream === stream);
-    if (found !== undefined) return found;
-    const rank = hashRank(streamHash(this.#device, stream));
-    const queue: StreamQueue = { stream, rank, events: [] };
-    const at = this.#queues.findIndex((other) => other.rank > rank);
-    this.#queues.splice(at < 0 ? this.#queues.length : at, 0, queue);
+    let queue = this.#queues.get(stream);
+    if (queue === undefined) {
+      queue = { stream, events: [] };
+      this.#queues.add(stream, queue);
+    }
     return queue;
   }
 }
