@@ -106,7 +106,9 @@ function reportFailure(error: unknown, output: Output): ExitStatus {
     if (error.exitCode === 0 || error.code === 'commander.help') {
       return error.exitCode === 0 ? ExitStatus.done : ExitStatus.usage;
     }
-    output.error(`${error.message.replace(/^error: /, '')}; see memtracker --help`);
+    output.error(
+      `${error.message.replace(/^error: /, '').replaceAll('\n', ' ')}; see memtracker --help`,
+    );
     return ExitStatus.usage;
   }
   const stack = error instanceof Error ? (error.stack ?? error.message) : String(error);

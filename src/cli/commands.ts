@@ -1,7 +1,10 @@
 // Every command of the program. One file in commands/ each; a new one is imported and listed here.
 
 import type { Command } from './command.ts';
+import { doctor } from './commands/doctor.ts';
 import { gpus } from './commands/gpus.ts';
 import { report } from './commands/report.ts';
+import { setup } from './commands/setup.ts';
+import { trace } from './commands/trace.ts';
 
-export const COMMANDS: readonly Command[] = [report, gpus];
+export const COMMANDS: readonly Command[] = [trace, report, setup, doctor, gpus];

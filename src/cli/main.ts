@@ -1,10 +1,10 @@
 #!/usr/bin/env node
 // The `memtracker` program: runs one command line and exits with its status.
 
-import { createRequire } from 'node:module';
 import { ExitStatus } from '../base/errors.ts';
 import { runCommandLine } from './command_line.ts';
 import { COMMANDS } from './commands.ts';
+import { programVersion } from './version.ts';
 
 // A reader that goes away (`memtracker report … | head`) is no failure of ours.
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
@@ -12,15 +12,13 @@ process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   throw error;
 });
 
-const { version } = createRequire(import.meta.url)('../../package.json') as { version: string };
-
 process.exitCode = await runCommandLine(COMMANDS, {
   argv: process.argv.slice(2),
   env: process.env,
   cwd: process.cwd(),
   stdout: process.stdout,
   stderr: process.stderr,
-  version,
+  version: programVersion(),
   onInterrupt: (listener) => {
     for (const name of ['SIGINT', 'SIGTERM'] as const) {
       let count = 0;

@@ -67,6 +67,11 @@ export class Output {
     if (!this.quiet) this.#line(text);
   }
 
+  /** What another program printed, as it is. */
+  log(text: string): void {
+    this.#line(text);
+  }
+
   warn(text: string): void {
     this.#line(`${this.logColors.yellow('warning:')} ${text}`);
   }

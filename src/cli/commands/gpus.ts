@@ -1,6 +1,6 @@
-import Table from 'cli-table3';
 import { formatBytes } from '../../base/bytes.ts';
 import { GPU_MODELS } from '../../device/gpus.ts';
+import { tableLines } from '../../report/table.ts';
 import { defineCommand } from '../command.ts';
 import { flag } from '../option.ts';
 
@@ -18,14 +18,20 @@ export const gpus = defineCommand<GpusConfig>({
       output.json(GPU_MODELS);
       return;
     }
-    const table = new Table({
-      head: ['GPU', 'usable', 'bytes', 'capability', 'source'],
-      style: { head: [] },
-    });
-    for (const gpu of GPU_MODELS) {
-      const capability = gpu.capability.join('.');
-      table.push([gpu.name, formatBytes(gpu.usableBytes), gpu.usableBytes, capability, gpu.source]);
-    }
-    output.product(table.toString());
+    const columns = [
+      { head: 'GPU' },
+      { head: 'Usable', align: 'right' },
+      { head: 'Bytes', align: 'right' },
+      { head: 'Capability' },
+      { head: 'Source' },
+    ] as const;
+    const rows = GPU_MODELS.map((gpu) => [
+      gpu.name,
+      formatBytes(gpu.usableBytes),
+      String(gpu.usableBytes),
+      gpu.capability.join('.'),
+      gpu.source,
+    ]);
+    output.product(tableLines(columns, rows, output.width).join('\n'));
   },
 });
