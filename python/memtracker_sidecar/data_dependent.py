@@ -1,0 +1,115 @@
+"""Operators whose result depends on values, which fake tensors do not have.
+
+Each gets a documented answer, and each answer is reported once for each call site, so that a reader sees which branch of the
+training code was assumed. The answers:
+
+* `item()`, `float(t)`, `bool(t)`: 1.0, 1, False. False, because PyTorch loops on `while mask.any()` (`nn.init.trunc_normal_`),
+  and because checks for NaN and overflow are asked with `any()`.
+* `torch.equal`: True. Ranks agree, buckets match.
+* `nonzero`, `masked_select`, `unique`: every element is selected (the largest result) unless told otherwise.
+* assertions on values hold; pinned memory is host memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from memtracker_sidecar.recorder import Policy, StorageRecorder
+
+aten = torch.ops.aten
+Scalar = bool | int | float | complex
+
+
+class DataDependentPolicies:
+    """The answers of one run. Adapters change them through `scalar` and `selected`."""
+
+    def __init__(self, uncovered: Callable[..., None]) -> None:
+        self._uncovered = uncovered
+        self.scalar: Callable[[torch.Tensor], Scalar | None] | None = None
+        """Asked first for the value of a one-element tensor; None leaves it to the default."""
+        self.selected: Callable[[torch.Tensor, torch.Tensor], int | None] | None = None
+        """Asked first how many elements a mask selects: (tensor, mask) -> number or None."""
+
+    def install(self, recorder: StorageRecorder) -> None:
+        policies: dict[Any, Policy] = {
+            aten._local_scalar_dense.default: self._item,
+            aten.equal.default: self._equal,
+            aten.is_nonzero.default: lambda func, args, kwargs: self._item(func, args, kwargs)
+            if isinstance(args[0], FakeTensor)
+            else NotImplemented,
+            aten.nonzero.default: self._nonzero,
+            aten.masked_select.default: self._masked_select,
+            aten._assert_async.default: lambda func, args, kwargs: None,
+            aten._assert_async.msg: lambda func, args, kwargs: None,
+            aten._pin_memory.default: lambda func, args, kwargs: torch.empty_like(args[0]),
+            aten.is_pinned.default: lambda func, args, kwargs: True,
+            aten.record_stream.default: lambda func, args, kwargs: None,
+        }
+        for name in ("_unique2", "unique_dim", "unique_consecutive"):
+            packet = getattr(aten, name, None)
+            if packet is not None:
+                policies[packet.default] = self._unique
+        recorder.policies.update(policies)
+
+    def _item(self, func: Any, args: Any, kwargs: Any) -> Any:
+        tensor = args[0]
+        if not isinstance(tensor, FakeTensor) or tensor.constant is not None:
+            return NotImplemented
+        if torch.compiler.is_compiling():
+            return NotImplemented
+        if self.scalar is not None:
+            value = self.scalar(tensor)
+            if value is not None:
+                return value
+        if tensor.dtype is torch.bool:
+            answer: Scalar = False
+        elif tensor.dtype.is_complex:
+            answer = complex(1.0)
+        elif tensor.dtype.is_floating_point:
+            answer = 1.0
+        else:
+            answer = 1
+        self._uncovered("data_dependent", "item", assumption=f"the value is {answer}")
+        return answer
+
+    def _equal(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if not isinstance(args[0], FakeTensor) and not isinstance(args[1], FakeTensor):
+            return NotImplemented
+        self._uncovered("data_dependent", "equal", assumption="the tensors are equal")
+        return True
+
+    def _count(self, tensor: torch.Tensor, mask: torch.Tensor, operator: str) -> int:
+        if self.selected is not None:
+            count = self.selected(tensor, mask)
+            if count is not None:
+                return count
+        self._uncovered("data_dependent", operator, assumption="every element is selected")
+        return mask.numel()
+
+    def _nonzero(self, func: Any, args: Any, kwargs: Any) -> Any:
+        tensor = args[0]
+        if not isinstance(tensor, FakeTensor) or torch.compiler.is_compiling():
+            return NotImplemented
+        count = self._count(tensor, tensor, "nonzero")
+        # A (dimensions, count) buffer, transposed: aten/src/ATen/native/cuda/Nonzero.cu, nonzero_cuda_out_impl.
+        return tensor.new_empty((tensor.dim(), count), dtype=torch.int64).t()
+
+    def _masked_select(self, func: Any, args: Any, kwargs: Any) -> Any:
+        tensor, mask = args
+        if not isinstance(tensor, FakeTensor) or torch.compiler.is_compiling():
+            return NotImplemented
+        shape = torch.broadcast_shapes(tensor.shape, mask.shape)
+        full = mask.expand(shape)
+        return tensor.new_empty((self._count(tensor, full, "masked_select"),))
+
+    def _unique(self, func: Any, args: Any, kwargs: Any) -> Any:
+        tensor = args[0]
+        if not isinstance(tensor, FakeTensor) or torch.compiler.is_compiling():
+            return NotImplemented
+        count = self._count(tensor, tensor, "unique")
+        indices = tensor.new_empty((count,), dtype=torch.int64)
+        return tensor.new_empty((count,)), indices, torch.empty_like(indices)

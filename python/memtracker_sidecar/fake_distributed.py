@@ -1,0 +1,228 @@
+"""A process group of any world and rank, without the other ranks.
+
+Every communicator and every collective of this rank is reported, with payload, stream and group. The ranks are PyTorch's own
+`fake` backend: results keep their shapes, nothing travels. What NCCL's process group does to memory is kept: an asynchronous
+collective holds its tensors until its work is waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from memtracker_sidecar import protocol
+from memtracker_sidecar.emitter import EventSink
+from memtracker_sidecar.recorder import StorageRecorder
+from memtracker_sidecar.replacements import Replacements
+from memtracker_sidecar.tables import Tables
+
+
+class FakeDistributed:
+    """The pretended job of `world` ranks, seen from `rank`."""
+
+    def __init__(
+        self,
+        sink: EventSink,
+        tables: Tables,
+        recorder: StorageRecorder,
+        replacements: Replacements,
+        *,
+        world: int,
+        rank: int,
+        gpus_per_node: int,
+    ) -> None:
+        self._sink = sink
+        self._tables = tables
+        self._recorder = recorder
+        self._replacements = replacements
+        self.world = world
+        self.rank = rank
+        self.gpus_per_node = gpus_per_node
+        self._communicators: dict[str, int] = {}
+        self._collective_ids = itertools.count(1)
+
+    def environment(self) -> dict[str, str]:
+        """What a launcher (torchrun) sets for this rank."""
+        local = str(self.rank % self.gpus_per_node)
+        return {
+            "RANK": str(self.rank),
+            "WORLD_SIZE": str(self.world),
+            "LOCAL_RANK": local,
+            "LOCAL_WORLD_SIZE": str(min(self.world, self.gpus_per_node)),
+            "GROUP_RANK": str(self.rank // self.gpus_per_node),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "29500",
+            "TORCHELASTIC_RUN_ID": "memtracker",
+            "SLURM_PROCID": str(self.rank),
+            "SLURM_LOCALID": local,
+            "SLURM_NTASKS": str(self.world),
+        }
+
+    # -- installing
+
+    def install(self) -> None:
+        """Redirects torch.distributed."""
+        import torch.distributed._functional_collectives as functional
+        import torch.testing._internal.distributed.fake_pg as fake_pg  # registers the backend
+
+        original_init = c10d.init_process_group
+        original_new = c10d.new_group
+
+        def init_process_group(backend: Any = None, *arguments: Any, **options: Any) -> None:
+            asked = backend or options.get("backend") or "nccl"
+            original_init("fake", rank=self.rank, world_size=self.world, store=fake_pg.FakeStore())
+            self._describe(c10d._get_default_group(), str(asked), options)
+
+        def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, **options: Any) -> Any:
+            asked = backend or self.backend
+            group = original_new(ranks, backend="fake", **{k: v for k, v in options.items() if k in ("group_desc", "use_local_synchronization", "sort_ranks")})
+            self._describe(group, str(asked), options)
+            return group
+
+        self.backend = "nccl"
+        reason = "there are no other ranks; the fake backend stands for every backend"
+        self._everywhere(c10d, "init_process_group", init_process_group, reason)
+        self._everywhere(c10d, "new_group", new_group, reason)
+
+        def gather_all(objects: list[Any], value: Any, group: Any = None, *_: Any, **__: Any) -> None:
+            objects[:] = [value] * len(objects)
+
+        def gather(value: Any, objects: list[Any] | None = None, *_: Any, **__: Any) -> None:
+            if objects:
+                gather_all(objects, value)
+
+        def scatter(output: list[Any], objects: list[Any] | None = None, *_: Any, **__: Any) -> None:
+            if objects:
+                output[0] = objects[min(self.rank, len(objects) - 1)]
+
+        objects: dict[str, Any] = {
+            "all_gather_object": gather_all,
+            "gather_object": gather,
+            "broadcast_object_list": lambda *_, **__: None,
+            "scatter_object_list": scatter,
+            "barrier": lambda *_, **__: None,
+            "monitored_barrier": lambda *_, **__: None,
+        }
+        for name, value in objects.items():
+            self._everywhere(c10d, name, value, "every rank of the pretended job sends what this rank sends")
+        self._replacements.set(c10d, "_set_pg_timeout", lambda *_, **__: None, "the fake backend has no time-outs")
+
+        self._keep_meshes_real()
+        self._quiet_dtensor()
+
+        original_tracing = functional._are_we_tracing
+
+        def are_we_tracing() -> bool:
+            if torch.compiler.is_compiling():
+                return True
+            mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+            if mode is None or mode is self._recorder.fake_mode:
+                return functional.get_proxy_mode() is not None if hasattr(functional, "get_proxy_mode") else False
+            return original_tracing()
+
+        self._replacements.set(
+            functional, "_are_we_tracing", are_we_tracing, "takes our fake mode for a compiler's and then skips AsyncCollectiveTensor"
+        )
+        self._recorder.policies[torch.ops._c10d_functional.wait_tensor.default] = lambda func, args, kwargs: args[0]
+
+    def _everywhere(self, module: Any, name: str, value: Any, reason: str) -> None:
+        self._replacements.set_everywhere(module, name, value, reason)
+
+    def _keep_meshes_real(self) -> None:
+        """DeviceMesh computes ranks with nonzero() and tolist() on a small CPU tensor: it has to be a real one."""
+        import torch.distributed.device_mesh as device_mesh
+        from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+        def real(function: Callable[..., Any]) -> Callable[..., Any]:
+            import functools
+
+            @functools.wraps(function)
+            def outside_fake_mode(*arguments: Any, **options: Any) -> Any:
+                if torch.compiler.is_compiling():
+                    return function(*arguments, **options)
+                with unset_fake_temporarily():
+                    return function(*arguments, **options)
+
+            return outside_fake_mode
+
+        reason = "mesh arithmetic needs the values of a real CPU tensor"
+        mesh = device_mesh.DeviceMesh
+        for name, member in list(vars(mesh).items()):
+            if isinstance(member, types.FunctionType):
+                if name not in ("__hash__", "__eq__", "__enter__", "__exit__", "__repr__"):
+                    self._replacements.set(mesh, name, real(member), reason)
+            elif isinstance(member, staticmethod):
+                self._replacements.set(mesh, name, staticmethod(real(member.__func__)), reason)
+            elif isinstance(member, property) and name == "mesh" and member.fget is not None:
+                self._replacements.set(mesh, name, property(real(member.fget)), reason)
+        make = real(device_mesh.init_device_mesh)
+        self._everywhere(device_mesh, "init_device_mesh", make, reason)
+
+    def _quiet_dtensor(self) -> None:
+        """DTensor: no random number bookkeeping, and sharding propagation is not memory of the job."""
+        import torch.distributed.tensor._random as random
+        import torch.distributed.tensor._sharding_prop as propagation
+
+        class NoRandomTracker(random.OffsetBasedRNGTracker):
+            def __init__(self, *_: Any, **__: Any) -> None:
+                self._device = torch.device("cuda", 0)
+                self._device_handle = torch.cuda
+                self._use_distribute_region = False
+                self._states = {}
+
+            def _distribute_region(self, *_: Any, **__: Any) -> contextlib.AbstractContextManager[None]:
+                return contextlib.nullcontext()
+
+            def _manual_seed(self, parallel_seed: int) -> None:
+                return
+
+        reason = "synchronises generator states that nothing draws from"
+        self._replacements.set(random, "OffsetBasedRNGTracker", NoRandomTracker, reason)
+        self._replacements.set(random, "_rng_tracker", NoRandomTracker(), reason)
+
+        def paused(function: Callable[..., Any]) -> Callable[..., Any]:
+            import functools
+
+            @functools.wraps(function)
+            def unrecorded(*arguments: Any, **options: Any) -> Any:
+                with self._recorder.paused():
+                    return function(*arguments, **options)
+
+            return unrecorded
+
+        propagator = propagation.ShardingPropagator
+        for name in ("_propagate_tensor_meta_non_cached", "propagate_op_sharding_non_cached"):
+            if hasattr(propagator, name):
+                self._replacements.set(
+                    propagator, name, paused(getattr(propagator, name)), "makes global-size tensors only to read their shapes"
+                )
+
+    # -- communicators
+
+    def _describe(self, group: Any, backend: str, options: Any) -> int:
+        if group is None or not isinstance(group, dist.ProcessGroup):
+            return 0
+        name = group.group_name
+        found = self._communicators.get(name)
+        if found is None:
+            found = self._communicators[name] = len(self._communicators) + 1
+            ranks = sorted(c10d.get_process_group_ranks(group))
+            facts: dict[str, Any] = {"description": group.group_desc, "eager": options.get("device_id") is not None}
+            self._sink.emit(protocol.communicator(found, name, backend, ranks, 0, facts))
+        return found
+
+    @contextlib.contextmanager
+    def group(self) -> Iterator[None]:
+        """The default process group, for code that does not make it itself."""
+        dist.init_process_group("nccl")
+        try:
+            yield
+        finally:
+            dist.destroy_process_group()

@@ -1,0 +1,151 @@
+"""Brings TransformerEngine's Python package up over the stand-in of its compiled module.
+
+The package is the user's: installed, or a source folder. It may be installed without its CUDA parts
+(`pip install --no-deps transformer-engine`), which the library itself refuses to import; that check and the loading of its
+shared objects are the only parts of it that do not run.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.metadata
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from memtracker_sidecar.kernels.transformer_engine import extension_module
+
+#: Versions whose compiled interface the table was read from. Others run too: unknown calls are reported by name.
+KNOWN_VERSIONS = ("2.17",)
+
+
+class TransformerEngineMissing(RuntimeError):
+    """No TransformerEngine Python package was found."""
+
+
+@dataclass(frozen=True)
+class Package:
+    """Where the Python package lies, and its version."""
+
+    folder: Path
+    version: str
+
+    @property
+    def known(self) -> bool:
+        return ".".join(self.version.split(".")[:2]) in KNOWN_VERSIONS
+
+
+def find(source: str | None = None) -> Package | None:
+    """The package in `source` (a folder that holds `transformer_engine/`), or the installed one."""
+    if source:
+        folder = Path(source)
+        if not (folder / "transformer_engine" / "pytorch").is_dir():
+            raise TransformerEngineMissing(f"{source} holds no transformer_engine/pytorch folder")
+        return Package(folder, _source_version(folder))
+    for entry in sys.path:
+        folder = Path(entry or ".")
+        if (folder / "transformer_engine" / "pytorch" / "__init__.py").is_file():
+            return Package(folder, _installed_version() or _source_version(folder))
+    return None
+
+
+def _installed_version() -> str | None:
+    for name in ("transformer-engine", "transformer_engine"):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _source_version(folder: Path) -> str:
+    for candidate in (folder / "build_tools" / "VERSION.txt", folder / "VERSION.txt"):
+        if candidate.is_file():
+            return candidate.read_text().strip()
+    return "unknown"
+
+
+class _CommonLoader(importlib.machinery.SourceFileLoader):
+    """Loads `transformer_engine.common` and leaves its shared objects out."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        module.load_framework_extension = lambda framework: None  # type: ignore[attr-defined]
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name == "transformer_engine.common":
+            file = self.folder / "transformer_engine" / "common" / "__init__.py"
+            return importlib.util.spec_from_file_location(
+                name, file, loader=_CommonLoader(name, str(file)), submodule_search_locations=[str(file.parent)]
+            )
+        if name == "transformer_engine.jax":
+            raise ImportError("the JAX side of TransformerEngine is not used here")
+        return None
+
+
+def install(source: str | None = None) -> Package | None:
+    """Makes `import transformer_engine` work. Returns None where there is no such package.
+
+    Environment: NVTE_PROJECT_BUILDING tells the package not to look for its own shared objects.
+    """
+    package = find(source)
+    if package is None:
+        return None
+    os.environ["NVTE_PROJECT_BUILDING"] = "1"
+    os.environ.pop("NVTE_RELEASE_BUILD", None)
+    if str(package.folder) not in sys.path:
+        sys.path.insert(0, str(package.folder))
+    sys.modules["transformer_engine_torch"] = extension_module()
+    sys.meta_path.insert(0, _Finder(package.folder))
+    if _installed_version() is None:
+        _answer_version(re.compile(r"transformer[-_]engine(_torch)?"), package.version)
+    return package
+
+
+def _answer_version(names: re.Pattern[str], version: str) -> None:
+    """`importlib.metadata.version` knows installed packages only; a source folder is answered for here."""
+    original = importlib.metadata.version
+
+    def answer(name: str) -> str:
+        return version if names.fullmatch(name) else original(name)
+
+    importlib.metadata.version = answer
+
+
+def finish() -> None:
+    """After `transformer_engine.pytorch` was imported: TE looks at the class of q, k and v to choose an attention backend.
+
+    `get_attention_backend` turns cuDNN off for any class that is neither torch.Tensor nor a quantized tensor of TE's own, so
+    fake tensors would change the choice (dot_product_attention/utils.py).
+    """
+    utils: Any = sys.modules.get("transformer_engine.pytorch.attention.dot_product_attention.utils")
+    if utils is None or hasattr(utils.get_attention_backend, "__wrapped__"):
+        return
+    import functools
+
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    original = utils.get_attention_backend
+
+    @functools.wraps(original)
+    def get_attention_backend(attention_params: Any) -> Any:
+        if attention_params.qkv_type is FakeTensor:
+            attention_params.qkv_type = torch.Tensor
+        return original(attention_params)
+
+    utils.get_attention_backend = get_attention_backend

@@ -1,0 +1,121 @@
+"""One traced run: puts the parts together, enters the modes, and takes everything off again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from memtracker_sidecar import fake_cuda, protocol
+from memtracker_sidecar.adapter_api import AdapterContext, Plan
+from memtracker_sidecar.data_dependent import DataDependentPolicies
+from memtracker_sidecar.devices import Devices
+from memtracker_sidecar.emitter import EventSink
+from memtracker_sidecar.fake_distributed import FakeDistributed
+from memtracker_sidecar.garbage import GarbageReports
+from memtracker_sidecar.modules import ModuleTracker
+from memtracker_sidecar.owners import Owners
+from memtracker_sidecar.phases import Phases
+from memtracker_sidecar.recorder import LiveBytes, StorageRecorder
+from memtracker_sidecar.replacements import Replacements
+from memtracker_sidecar.tables import Tables
+from memtracker_sidecar.uncovered import UncoveredReports
+from memtracker_sidecar.worker_spec import WorkerSpec
+from memtracker_sidecar.workspace_rules import default_rules
+
+
+class Run:
+    """Everything that belongs to one rank's trace."""
+
+    def __init__(self, spec: WorkerSpec, sink: EventSink) -> None:
+        self.spec = spec
+        self.sink = sink
+        self.replacements = Replacements()
+        self.tables = Tables(sink, spec.stack_depth)
+        self.devices = Devices(sink, spec.gpu)
+        self.modules = ModuleTracker(sink, self.tables)
+        self.phases = Phases(sink)
+        self.live_bytes = LiveBytes()
+        fake_cuda.install(
+            self.replacements,
+            spec.gpu,
+            device_count=min(spec.world, spec.gpus_per_node),
+            current=spec.local_rank,
+            sink=sink,
+            counters=self.live_bytes,
+        )
+        self.rules = default_rules()
+        self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.recorder = StorageRecorder(
+            sink,
+            self.tables,
+            self.devices,
+            self.modules,
+            fake_mode=self.fake_mode,
+            rules=self.rules,
+            capability=spec.gpu.capability,
+            live=self.live_bytes,
+        )
+        self.uncovered = UncoveredReports(sink, self.tables, self.modules)
+        self.data_dependent = DataDependentPolicies(self.uncovered)
+        self.data_dependent.install(self.recorder)
+        self.owners = Owners(sink, self.tables, self.recorder, self.modules)
+        self.distributed = FakeDistributed(
+            sink,
+            self.tables,
+            self.recorder,
+            self.replacements,
+            world=spec.world,
+            rank=spec.rank,
+            gpus_per_node=spec.gpus_per_node,
+        )
+        self.distributed.install()
+        self._garbage = GarbageReports(sink)
+
+    def context(self, plan: Plan) -> AdapterContext:
+        """What the adapter gets."""
+        return AdapterContext(
+            spec=self.spec,
+            plan=plan,
+            emit=self.sink.emit,
+            recorder=self.recorder,
+            phases=self.phases,
+            owners=self.owners,
+            modules=self.modules,
+            distributed=self.distributed,
+            rules=self.rules,
+            replacements=self.replacements,
+            recording=self.recording,
+            uncovered=self.uncovered,
+        )
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """Fake tensors and the recorder are on inside."""
+        self.devices.id_of(torch.device("cuda", torch.cuda.current_device()))
+        self.modules.install()
+        handles = self.owners.install()
+        self._garbage.install()
+        try:
+            with self.fake_mode, self.recorder:
+                yield
+        finally:
+            self._garbage.remove()
+            for handle in handles:
+                handle.remove()
+            self.modules.remove()
+
+    def counts(self) -> protocol.Fields:
+        """Totals for the close event."""
+        return {
+            "operators": self.recorder.operators,
+            "storages": self.recorder.storages,
+            "uncovered": self.uncovered.count,
+        }
+
+    def finish(self) -> None:
+        """Closes open phases and takes every replacement off."""
+        self.phases.end_all()
+        self.replacements.restore()

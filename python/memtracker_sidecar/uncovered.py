@@ -1,0 +1,54 @@
+"""Reports of what the model does not know, or had to assume: once for each call site."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+
+from memtracker_sidecar import protocol
+from memtracker_sidecar.emitter import EventSink
+from memtracker_sidecar.modules import ModuleTracker
+from memtracker_sidecar.tables import Tables
+
+
+class UncoveredReports:
+    """The reports of one process."""
+
+    def __init__(self, sink: EventSink, tables: Tables, modules: ModuleTracker) -> None:
+        self._sink = sink
+        self._tables = tables
+        self._modules = modules
+        self._seen: set[tuple[str, str, str, str]] = set()
+        self.count = 0
+
+    def __call__(
+        self,
+        kind: str,
+        name: str,
+        *,
+        detail: str = "",
+        assumption: str = "",
+        bytes: int = -1,
+        once_for: str | None = None,
+    ) -> None:
+        """Reports once for each call site (the innermost line outside of PyTorch), or once for each `once_for`."""
+        frame = sys._getframe(1)
+        site = call_site(frame) if once_for is None else once_for
+        key = (kind, name, assumption, site)
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        self.count += 1
+        module, _ = self._modules.position()
+        text = f"{detail} at {site}" if detail and site else detail or site
+        self._sink.emit(protocol.uncovered(kind, name, text, assumption, self._tables.stack(frame), module, bytes))
+
+
+def call_site(frame: FrameType | None) -> str:
+    """`file:line` of the innermost frame that is neither PyTorch's nor this package's."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if "/torch/" not in file and "memtracker_sidecar" not in file and not file.startswith("<"):
+            return f"{file}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
