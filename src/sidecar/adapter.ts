@@ -9,6 +9,16 @@ import { packageFolder } from './package_folder.ts';
 
 const scalar = z.union([z.string(), z.number(), z.boolean()]);
 
+/** A single change of the framework's arguments that may make a job fit (`memtracker fit --suggest`). */
+const suggestionManifestSchema = z.strictObject({
+  title: z.string(),
+  /** Arguments to set; true is a bare flag, null leaves the argument out. */
+  set: z.record(z.string(), scalar.nullable()).optional(),
+  /** Whole-number arguments to halve. */
+  halve: z.array(z.string()).optional(),
+});
+export type SuggestionManifest = z.infer<typeof suggestionManifestSchema>;
+
 export const adapterManifestSchema = z.strictObject({
   /** Name on the command line; also the name of the folder. */
   name: z.string().regex(/^[a-z][a-z0-9_-]*$/),
@@ -37,6 +47,8 @@ export const adapterManifestSchema = z.strictObject({
       default: z.string(),
     }),
   ),
+  /** What `memtracker fit --suggest` tries, the mildest first. */
+  suggestions: z.array(suggestionManifestSchema).default([]),
 });
 export type AdapterManifest = z.infer<typeof adapterManifestSchema>;
 

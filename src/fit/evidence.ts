@@ -1,0 +1,144 @@
+// From the trace of one role to the evidence that a verdict rests on: the trace is replayed on the variation's device at the lower,
+// the likely and the upper figure of what lives outside the allocator.
+
+import type { Device } from '../device/device.ts';
+import { OWNERS } from '../protocol/events.ts';
+import { liveAt } from '../timeline/live_set.ts';
+import { mainDevice, replay } from '../timeline/replay.ts';
+import type { OutOfMemory, Timeline } from '../timeline/timeline.ts';
+import { framesOf, labelOf, type Trace } from '../trace/trace.ts';
+import type { Role } from './roles.ts';
+import type { Failure, Missing, RoleEvidence } from './verdict.ts';
+
+/** Which figure of external memory takes room on the device. */
+export type Bound = 'low' | 'likely' | 'high';
+
+/** A fresh device for one replay; `capacity` in bytes, Infinity to see the need instead of the end. */
+export type DeviceFactory = (
+  trace: Trace,
+  deviceId: number,
+  bound: Bound,
+  capacity: number,
+) => Device & { readonly retries?: number };
+
+export interface EvidenceInput {
+  readonly role: Role;
+  readonly path: string;
+  readonly trace: Trace;
+  readonly capacity: number;
+  readonly margin: number;
+  readonly device: DeviceFactory;
+  /** What the caller already knows to be missing (an NCCL version without a table, say). */
+  readonly missing: readonly Missing[];
+}
+
+export function evidenceOf(input: EvidenceInput): RoleEvidence {
+  const { role, path, trace, capacity, margin, device } = input;
+  const id = mainDevice(trace);
+  if (id === undefined) {
+    return { ...nothing(role, path), faults: ['no tensor was ever made on a GPU'] };
+  }
+  const need = replay(trace, id, device(trace, id, 'likely', Number.POSITIVE_INFINITY));
+  const low = replay(trace, id, device(trace, id, 'low', capacity));
+  const upper = device(trace, id, 'high', capacity - margin);
+  const high = replay(trace, id, upper);
+  return {
+    role,
+    trace: path,
+    residentPeak: {
+      low: need.residentLow.bytes,
+      likely: need.peaks.resident.bytes,
+      high: need.residentHigh.bytes,
+    },
+    reservedPeak: need.peaks.reserved.bytes,
+    allocatedPeak: need.peaks.allocated.bytes,
+    peakPhase: phaseAt(trace, need.peaks.resident.event),
+    liveMicroBatches: liveMicroBatches(need),
+    low: low.outOfMemory === null ? null : failureOf(low, low.outOfMemory, capacity),
+    high: high.outOfMemory === null ? null : failureOf(high, high.outOfMemory, capacity - margin),
+    retries: upper.retries ?? 0,
+    missing: [...input.missing, ...uncoveredOf(trace)],
+    assumptions: assumptionsOf(trace),
+    faults: trace.integrity.complete ? [] : faultsOf(trace),
+  };
+}
+
+function nothing(role: Role, path: string): RoleEvidence {
+  const unknown = Number.NaN;
+  return {
+    role,
+    trace: path,
+    residentPeak: { low: unknown, likely: unknown, high: unknown },
+    reservedPeak: 0,
+    allocatedPeak: 0,
+    peakPhase: '',
+    liveMicroBatches: null,
+    low: null,
+    high: null,
+    retries: 0,
+    missing: [],
+    assumptions: [],
+    faults: [],
+  };
+}
+
+function phaseAt(trace: Trace, event: number): string {
+  return trace.phases[trace.events.phase[event]]?.path ?? '';
+}
+
+function failureOf(timeline: Timeline, full: OutOfMemory, capacity: number): Failure {
+  const { trace } = timeline;
+  const { events } = trace;
+  const free = capacity - full.instant.resident;
+  return {
+    kind: full.kind,
+    phase: phaseAt(trace, full.event) || '(outside any phase)',
+    module: trace.modules[events.module[full.event]]?.name ?? '',
+    stack: framesOf(trace, events.stack[full.event]).map(
+      (frame) => `${frame.file}:${frame.line} ${frame.function}`,
+    ),
+    requestedBytes: full.requestedBytes,
+    shortBytes: Math.max(0, full.requestedBytes - Math.max(0, free)),
+    message: full.message,
+  };
+}
+
+/** Micro-batches (of every pipeline chunk) with activations alive where `allocated` peaks. */
+function liveMicroBatches(timeline: Timeline): number | null {
+  const { trace } = timeline;
+  const activation = OWNERS.indexOf('activation');
+  const alive = new Set<string>();
+  for (const block of liveAt(timeline, timeline.peaks.allocated.event)) {
+    if (block.owner !== activation) continue;
+    const phase = trace.events.phase[block.bornAt];
+    const microBatch = labelOf(trace, phase, 'micro_batch');
+    if (microBatch !== undefined) alive.add(`${labelOf(trace, phase, 'chunk') ?? 0}/${microBatch}`);
+  }
+  return alive.size === 0 ? null : alive.size;
+}
+
+/** What has no assumption that stands in for it. */
+function uncoveredOf(trace: Trace): Missing[] {
+  return trace.uncovered
+    .filter((event) => event.assumption === '')
+    .map((event) => ({
+      what: `${event.kind} ${event.name}${event.detail === '' ? '' : ` (${event.detail})`}`,
+      bytes: event.bytes < 0 ? null : event.bytes,
+    }));
+}
+
+function assumptionsOf(trace: Trace): string[] {
+  return [
+    ...new Set(
+      trace.uncovered
+        .filter((event) => event.assumption !== '')
+        .map((event) => `${event.name}: ${event.assumption}`),
+    ),
+  ];
+}
+
+function faultsOf(trace: Trace): string[] {
+  const faults = [...trace.integrity.faults];
+  for (const error of trace.errors) if (error.fatal) faults.unshift(error.cause);
+  return faults.length === 0 ? ['the run did not end well'] : faults;
+}
