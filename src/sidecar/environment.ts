@@ -43,8 +43,8 @@ export interface SetupOptions {
   /** Make the environment again even when it is whole. */
   readonly force?: boolean;
   readonly signal?: AbortSignal;
-  /** Where the set-up is, for people. */
-  readonly onProgress?: (text: string) => void;
+  /** Where the set-up is, for people. A stage is worth a line of a log, a detail only a live line. */
+  readonly onProgress?: (text: string, kind: 'stage' | 'detail') => void;
 }
 
 export interface PythonEnvironment {
@@ -254,7 +254,10 @@ async function underLock(
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code !== 'ELOCKED')
         throw cannotWriteCache(folder, error);
-      options.onProgress?.('another process is setting up the Python environment; waiting for it');
+      options.onProgress?.(
+        'another process is setting up the Python environment; waiting for it',
+        'detail',
+      );
       await new Promise((done) => setTimeout(done, 500));
     }
   }
@@ -281,7 +284,7 @@ async function make(
   const { onProgress } = options;
   await rm(folder, { recursive: true, force: true });
   await checkSpace(folder);
-  onProgress?.(`making a Python ${python.version} environment in ${folder}`);
+  onProgress?.(`making a Python ${python.version} environment in ${folder}`, 'stage');
   const made = await execa(python.executable, ['-m', 'venv', folder], {
     reject: false,
     all: true,
@@ -304,7 +307,7 @@ async function make(
     torch_index: index,
     extras: {},
   });
-  onProgress?.(`the Python environment is ready: torch ${installed?.versions.torch}`);
+  onProgress?.(`the Python environment is ready: torch ${installed?.versions.torch}`, 'stage');
 }
 
 async function checkSpace(folder: string): Promise<void> {
@@ -343,7 +346,7 @@ async function installTorch(python: string, options: SetupOptions): Promise<stri
 /** Whether PyTorch's index answers and has the CPU build for this interpreter. Asked through pip, which knows proxies. */
 async function hasCpuBuild(python: string, options: SetupOptions): Promise<boolean> {
   if (process.platform !== 'linux') return false; // The default index has CPU builds for the others.
-  options.onProgress?.(`looking for a CPU build of torch at ${TORCH_CPU_INDEX}`);
+  options.onProgress?.(`looking for a CPU build of torch at ${TORCH_CPU_INDEX}`, 'stage');
   const query = ['index', 'versions', 'torch', '--index-url', TORCH_CPU_INDEX];
   const result = await execa(python, ['-m', 'pip', ...query, '--timeout', '5', '--retries', '0'], {
     reject: false,
@@ -362,7 +365,7 @@ async function pip(
   options: SetupOptions,
 ): Promise<void> {
   const { onProgress, signal } = options;
-  onProgress?.(`installing ${what}`);
+  onProgress?.(`installing ${what}`, 'stage');
   const tail: string[] = [];
   const started = Date.now();
   const worker = execa(
@@ -390,7 +393,7 @@ async function pip(
     if (tail.length > 12) tail.shift();
     const seconds = Math.round((Date.now() - started) / 1000);
     const step = pipStep(line);
-    if (step !== undefined) onProgress?.(`installing ${what}: ${step} (${seconds} s)`);
+    if (step !== undefined) onProgress?.(`installing ${what}: ${step} (${seconds} s)`, 'detail');
   }
   const result = await worker;
   signal?.throwIfAborted();

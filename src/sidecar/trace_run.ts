@@ -72,14 +72,8 @@ export interface TraceOutcome {
   readonly problems: readonly string[];
 }
 
-/** Exceptions of the sidecar (adapter_api.py, worker_spec.py) that are no failure of the training code. */
-const BEFORE_TRAINING: ReadonlySet<string> = new Set([
-  'AdapterProblem',
-  'NotThisFramework',
-  'InterfaceChanged',
-  'ArgumentsRefused',
-  'SpecError',
-]);
+/** Exit status of a worker whose problem lies before the training code (python/memtracker_sidecar/__main__.py). */
+const WORKER_PROBLEM = 3;
 
 const ERROR = EVENTS.error.code;
 const UNCOVERED = EVENTS.uncovered.code;
@@ -293,8 +287,7 @@ class TraceRun {
     if (summary.closed) problems.push(...summary.faults);
     if (status === 'interrupted') return { exitStatus: ExitStatus.interrupted, problems };
     if (this.#fatal !== undefined) {
-      const users =
-        BEFORE_TRAINING.has(this.#fatal.exception) || this.#missingModule() !== undefined;
+      const users = exit.exitCode === WORKER_PROBLEM || this.#missingModule() !== undefined;
       return { exitStatus: users ? ExitStatus.usage : ExitStatus.trainingFailed, problems };
     }
     if (status === 'failed') return { exitStatus: ExitStatus.trainingFailed, problems };

@@ -1,14 +1,16 @@
 import { resolve } from 'node:path';
 import { ExitStatus } from '../../base/errors.ts';
 import { analyze } from '../../report/analyze.ts';
+import { reportDocument } from '../../report/document.ts';
 import { textReport } from '../../report/text.ts';
 import { defineCommand } from '../command.ts';
-import { positional, text } from '../option.ts';
+import { flag, positional, text } from '../option.ts';
 
 interface ReportConfig {
   readonly trace: string;
   readonly allocConf: string | undefined;
   readonly gpu: string | undefined;
+  readonly json: boolean;
 }
 
 export const report = defineCommand<ReportConfig>({
@@ -21,6 +23,7 @@ export const report = defineCommand<ReportConfig>({
       'replay with this PYTORCH_ALLOC_CONF instead of the job\u2019s own',
     ).optional(),
     gpu: text('NAME|BYTES', 'replay on this GPU or capacity instead of the traced one').optional(),
+    json: flag('print JSON (docs/report.schema.json)'),
   },
   examples: [
     { command: 'report run.mtrace', description: 'peak, phases and holders of one rank' },
@@ -34,6 +37,10 @@ export const report = defineCommand<ReportConfig>({
       ...(config.allocConf === undefined ? {} : { allocConf: config.allocConf }),
       ...(config.gpu === undefined ? {} : { gpu: config.gpu }),
     });
+    if (config.json) {
+      output.json(reportDocument(analysis));
+      return ExitStatus.done;
+    }
     output.product(
       textReport(analysis, {
         width: output.width,

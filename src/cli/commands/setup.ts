@@ -1,5 +1,9 @@
 import { findAdapter } from '../../sidecar/adapter.ts';
-import { ensureEnvironment, installFramework } from '../../sidecar/environment.ts';
+import {
+  ensureEnvironment,
+  installFramework,
+  type SetupOptions,
+} from '../../sidecar/environment.ts';
 import { defineCommand } from '../command.ts';
 import { flag, text } from '../option.ts';
 
@@ -37,12 +41,12 @@ export const setup = defineCommand<SetupConfig>({
     },
   ],
   async run(config, { output, env, signal }) {
-    const options = {
+    const options: SetupOptions = {
       env,
       torchIndex: config.torchIndex,
       force: config.force,
       signal,
-      onProgress: (line: string) => output.progress(line, { force: true }),
+      onProgress: (line, kind) => output.progress(line, { force: kind === 'stage' }),
     };
     const adapter = config.framework === undefined ? undefined : findAdapter(config.framework);
     const environment = await ensureEnvironment(options);

@@ -84,7 +84,7 @@ export const trace = defineCommand<TraceConfig>({
       env,
       torchIndex: config.torchIndex,
       signal,
-      onProgress: (line) => output.progress(line, { force: true }),
+      onProgress: (line, kind) => output.progress(line, { force: kind === 'stage' }),
     });
     output.endProgress();
     const label = `rank ${config.rank} of ${config.world}`;
