@@ -2,7 +2,9 @@
 // fit) ask for. Replays are done at once; attributions are computed when first asked for and kept.
 
 import { type Attribution, attributionAt } from '../attribution/attribution.ts';
+import { type Lifetimes, lifetimes } from '../attribution/lifetimes.ts';
 import { bytes } from '../base/bytes.ts';
+import type { Evidence } from '../base/evidence.ts';
 import { capacityOf, type DeviceCapacity, parseCapacity } from '../device/gpus.ts';
 import { HostMemory } from '../device/host_memory.ts';
 import { RoundingDevice } from '../device/rounding_device.ts';
@@ -18,6 +20,17 @@ export interface AnalysisOptions {
   readonly gpu?: string;
 }
 
+/** A part of the memory outside the caching allocator, at one instant. Sizes are NaN where they are not known. */
+export interface ExternalComponent {
+  readonly name: string;
+  readonly category: string;
+  readonly bytes: number;
+  readonly low: number;
+  readonly high: number;
+  readonly evidence: Evidence;
+  readonly provenance: string;
+}
+
 /** One device of the job, replayed. */
 export class DeviceAnalysis {
   readonly meta: DeviceMeta;
@@ -29,12 +42,16 @@ export class DeviceAnalysis {
   readonly timeline: Timeline;
   /** Where the job ends on this capacity; null when it does not. */
   readonly outOfMemory: OutOfMemory | null;
+  /** How allocator figures and external figures are known. */
+  readonly evidence: { readonly allocator: Evidence; readonly external: Evidence };
   readonly #attributions = new Map<number, Attribution>();
+  #lifetimes: Lifetimes | undefined;
 
   constructor(trace: Trace, meta: DeviceMeta, capacity: DeviceCapacity | null) {
     this.meta = meta;
     this.name = meta.type === 'cpu' ? 'cpu' : `${meta.type}:${meta.index}`;
     this.capacity = capacity;
+    this.evidence = { allocator: 'executed', external: 'unknown' };
     if (capacity === null) {
       this.timeline = replay(trace, meta.id, new HostMemory());
       this.outOfMemory = null;
@@ -56,6 +73,17 @@ export class DeviceAnalysis {
       this.#attributions.set(event, attribution);
     }
     return attribution;
+  }
+
+  /** When each block was made and when it ended. */
+  lifetimes(): Lifetimes {
+    this.#lifetimes ??= lifetimes(this.timeline);
+    return this.#lifetimes;
+  }
+
+  /** What external memory consisted of at the peak of resident. Empty when nothing is known of it. */
+  externalAtPeak(): readonly ExternalComponent[] {
+    return [];
   }
 
   /** Who held `allocated` where `kind` had its peak. */
