@@ -1,8 +1,8 @@
 import { readFileSync } from 'node:fs';
 import { expect, test } from 'vitest';
 import { syntheticTrace } from '../../tests/traces/synthetic.ts';
+import { analyzeTrace } from '../attribution/analysis.ts';
 import { MiB } from '../base/bytes.ts';
-import { analyzeTrace } from './analyze.ts';
 import { reportDocument } from './document.ts';
 import { reportDocumentSchema } from './document_schema.ts';
 import { reportJsonSchema } from './json_schema.ts';

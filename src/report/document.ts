@@ -1,15 +1,16 @@
 // Makes the JSON form of a report from an analysis. Every other form that names a figure of the report takes it from here or from the
 // same analysis, so that they agree.
 
+import type { Analysis, DeviceAnalysis } from '../attribution/analysis.ts';
 import type { Attribution, ModuleShare, Share, StackShare } from '../attribution/attribution.ts';
 import { callSite, type Frame } from '../attribution/frames.ts';
 import { growthOf } from '../attribution/growth.ts';
 import { ModuleNames } from '../attribution/module_name.ts';
+import { phaseAt, phaseTitle } from '../attribution/phase_title.ts';
 import { tensorRows } from '../attribution/tensors.ts';
 import { totalsOf } from '../attribution/totals.ts';
 import { type Instant, MEMORY_KINDS, type MemoryKind, type Peak } from '../timeline/timeline.ts';
 import { framesOf, labelOf, type PhaseMeta, type Trace } from '../trace/trace.ts';
-import type { Analysis, DeviceAnalysis } from './analyze.ts';
 import {
   type DeviceReport,
   type PhaseReport,
@@ -17,7 +18,7 @@ import {
   type ReportDocument,
 } from './document_schema.ts';
 import { runMetrics } from './metrics.ts';
-import { ownerTitle, phaseAt, phaseTitle } from './words.ts';
+import { ownerTitle } from './words.ts';
 
 export interface DocumentOptions {
   /** Whose peak is taken apart. */

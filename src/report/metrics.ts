@@ -6,10 +6,10 @@
 // - TorchTitan (`components/metrics.py`, DeviceMemoryMonitor): `memory/max_active(GiB)` and `memory/max_reserved(GiB)` are the peaks of
 //   the logging interval, here one step, and the same as percent of the device.
 
+import type { DeviceAnalysis } from '../attribution/analysis.ts';
 import { GiB } from '../base/bytes.ts';
 import { EVENTS } from '../protocol/events.ts';
 import { labelOf } from '../trace/trace.ts';
-import type { DeviceAnalysis } from './analyze.ts';
 import type { DeviceReport } from './document_schema.ts';
 
 const RESET_PEAK = EVENTS.reset_peak.code;

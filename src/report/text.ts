@@ -1,21 +1,15 @@
 // The report for a terminal: first the answer, then where the memory was over time, then what stood there at the peak.
 // Fits 100 columns.
 
+import type { Analysis, DeviceAnalysis } from '../attribution/analysis.ts';
 import type { Attribution } from '../attribution/attribution.ts';
 import { callSite, frameText } from '../attribution/frames.ts';
+import { phaseAt, phaseTitle } from '../attribution/phase_title.ts';
 import { formatBytes } from '../base/bytes.ts';
 import { MEMORY_KINDS } from '../timeline/timeline.ts';
 import type { Trace } from '../trace/trace.ts';
-import type { Analysis, DeviceAnalysis } from './analyze.ts';
 import { tableLines } from './table.ts';
-import {
-  formatDelta,
-  formatKnown,
-  formatPercent,
-  ownerTitle,
-  phaseAt,
-  phaseTitle,
-} from './words.ts';
+import { formatDelta, formatKnown, formatPercent, ownerTitle } from './words.ts';
 
 export interface TextOptions {
   /** Columns that a line may take. */

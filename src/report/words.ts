@@ -3,7 +3,6 @@
 import type { OwnerShare } from '../attribution/attribution.ts';
 import { formatBytes } from '../base/bytes.ts';
 import type { Owner } from '../protocol/events.ts';
-import type { PhaseMeta, Trace } from '../trace/trace.ts';
 
 export const OWNER_TITLES: Readonly<Record<Owner, string>> = {
   unattributed: 'not attributed',
@@ -27,17 +26,6 @@ export const OWNER_TITLES: Readonly<Record<Owner, string>> = {
 export function ownerTitle(share: Pick<OwnerShare, 'owner' | 'pass'>): string {
   const title = OWNER_TITLES[share.owner];
   return share.pass === 'none' ? title : `${title} (${share.pass})`;
-}
-
-/** `step[step=1]/optimizer`, with `#2` for the second phase of the same path. `(before any phase)` for none. */
-export function phaseTitle(phase: PhaseMeta | undefined): string {
-  if (phase === undefined) return '(outside every phase)';
-  return phase.occurrence === 0 ? phase.path : `${phase.path}#${phase.occurrence + 1}`;
-}
-
-/** The innermost phase that was open during an event. */
-export function phaseAt(trace: Trace, event: number): PhaseMeta | undefined {
-  return trace.phases[trace.events.phase[event]];
 }
 
 /** `+1.50 GiB`, `-3 B`, `0 B`. */

@@ -1,6 +1,6 @@
 import { resolve } from 'node:path';
+import { analyze } from '../../attribution/analysis.ts';
 import { ExitStatus } from '../../base/errors.ts';
-import { analyze } from '../../report/analyze.ts';
 import { reportDocument } from '../../report/document.ts';
 import { textReport } from '../../report/text.ts';
 import { defineCommand } from '../command.ts';
