@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest';
 import { parseSpec } from './spec_file.ts';
+import { specTemplate, TEMPLATE_NAMES } from './spec_template.ts';
 import { expand, labelOf } from './variation.ts';
 
 test('a fault names file, line, field and what is allowed', () => {
@@ -36,4 +37,12 @@ test('the matrix is the product of its lists, the last key fastest, less what is
   ]);
   expect(variations[2]?.argv.slice(-2)).toEqual(['--training.local_batch_size', '2']);
   expect(variations[0]?.world).toEqual({ ranks: 16, gpusPerNode: 8 });
+});
+
+test('every template is a valid specification', () => {
+  for (const name of TEMPLATE_NAMES) {
+    const spec = parseSpec(specTemplate(name) ?? '', `${name}.yaml`);
+    expect(spec.framework).toBe(name);
+    expect(expand(spec, '/').length).toBe(2);
+  }
 });

@@ -1,13 +1,15 @@
 // A fit for a terminal: one line a variation, then why, then per stage, then the search and the suggestions.
 
 import { formatBytes, formatGiB } from '../../base/bytes.ts';
-import type { Colors } from '../../cli/output.ts';
 import type { FitOutcome } from '../../fit/run.ts';
 import type { Suggestion } from '../../fit/suggestions.ts';
 import type { Failure, RoleEvidence, Verdict } from '../../fit/verdict.ts';
 import { type TableColumn, tableLines } from '../table.ts';
 import { formatDelta, formatPercent } from '../words.ts';
 import { type FitReport, VERDICT_WORDS } from './fit_report.ts';
+
+/** How verdicts are coloured; the identity where there is no terminal. The word says the same. */
+export type VerdictPaint = Readonly<Record<'green' | 'red' | 'yellow', (text: string) => string>>;
 
 const VARIATION_COLUMNS: readonly TableColumn[] = [
   { head: 'Variation', flexible: true },
@@ -28,7 +30,7 @@ const ROLE_COLUMNS: readonly TableColumn[] = [
   { head: 'Peak phase', flexible: true },
 ];
 
-export function fitText(report: FitReport, colors: Colors, width: number): string {
+export function fitText(report: FitReport, colors: VerdictPaint, width: number): string {
   const lines: string[] = [report.title, ''];
   const painted = (verdict: Verdict, text: string) =>
     ({ fits: colors.green, does_not_fit: colors.red, unproven: colors.yellow })[verdict](text);
