@@ -1,8 +1,6 @@
-// The one way from a trace to figures: read it, replay each device, and offer what the forms (text, JSON, HTML, exports, compare,
-// fit) ask for. Replays are done at once; attributions are computed when first asked for and kept.
+// The one way from a trace to figures: read it, replay each device, and offer what every form of report, the exports and compare
+// ask for. Replays are done at once; attributions are computed when first asked for and kept.
 
-import { type Attribution, attributionAt } from '../attribution/attribution.ts';
-import { type Lifetimes, lifetimes } from '../attribution/lifetimes.ts';
 import { bytes } from '../base/bytes.ts';
 import type { Evidence } from '../base/evidence.ts';
 import { capacityOf, type DeviceCapacity, parseCapacity } from '../device/gpus.ts';
@@ -12,6 +10,8 @@ import { replay } from '../timeline/replay.ts';
 import type { MemoryKind, OutOfMemory, Timeline } from '../timeline/timeline.ts';
 import { readTrace } from '../trace/reader.ts';
 import type { DeviceMeta, Trace } from '../trace/trace.ts';
+import { type Attribution, attributionAt } from './attribution.ts';
+import { type Lifetimes, lifetimes } from './lifetimes.ts';
 
 export interface AnalysisOptions {
   /** PYTORCH_ALLOC_CONF of the replay. Absent: what the job itself set. */
@@ -31,38 +31,46 @@ export interface ExternalComponent {
   readonly provenance: string;
 }
 
-/** One device of the job, replayed. */
-export class DeviceAnalysis {
+/** How the figures of a device are known. */
+export interface DeviceEvidence {
+  readonly allocator: Evidence;
+  readonly external: Evidence;
+}
+
+export interface DeviceReplay {
   readonly meta: DeviceMeta;
-  /** `cuda:0`, `cpu`. */
-  readonly name: string;
   /** Null for the host: its memory is counted but has no limit here. */
   readonly capacity: DeviceCapacity | null;
   /** The whole run. When the device would have been full (`outOfMemory`), as if it had been large enough. */
   readonly timeline: Timeline;
   /** Where the job ends on this capacity; null when it does not. */
   readonly outOfMemory: OutOfMemory | null;
-  /** How allocator figures and external figures are known. */
-  readonly evidence: { readonly allocator: Evidence; readonly external: Evidence };
+  readonly evidence: DeviceEvidence;
+  /** What external memory consisted of at the peak of resident. Empty when nothing is known of it. */
+  readonly external: readonly ExternalComponent[];
+}
+
+/** One device of a run, replayed, with what can be asked of it. */
+export class DeviceAnalysis {
+  readonly meta: DeviceReplay['meta'];
+  /** `cuda:0`, `cpu`. */
+  readonly name: string;
+  readonly capacity: DeviceReplay['capacity'];
+  readonly timeline: DeviceReplay['timeline'];
+  readonly outOfMemory: DeviceReplay['outOfMemory'];
+  readonly evidence: DeviceReplay['evidence'];
+  readonly external: DeviceReplay['external'];
   readonly #attributions = new Map<number, Attribution>();
   #lifetimes: Lifetimes | undefined;
 
-  constructor(trace: Trace, meta: DeviceMeta, capacity: DeviceCapacity | null) {
+  constructor({ meta, capacity, timeline, outOfMemory, evidence, external }: DeviceReplay) {
     this.meta = meta;
     this.name = meta.type === 'cpu' ? 'cpu' : `${meta.type}:${meta.index}`;
     this.capacity = capacity;
-    this.evidence = { allocator: 'executed', external: 'unknown' };
-    if (capacity === null) {
-      this.timeline = replay(trace, meta.id, new HostMemory());
-      this.outOfMemory = null;
-      return;
-    }
-    const limited = replay(trace, meta.id, new RoundingDevice(capacity.usableBytes));
-    this.outOfMemory = limited.outOfMemory;
-    this.timeline =
-      limited.outOfMemory === null
-        ? limited
-        : replay(trace, meta.id, new RoundingDevice(Number.POSITIVE_INFINITY));
+    this.timeline = timeline;
+    this.outOfMemory = outOfMemory;
+    this.evidence = evidence;
+    this.external = external;
   }
 
   /** Who held `allocated` during an event. */
@@ -75,20 +83,15 @@ export class DeviceAnalysis {
     return attribution;
   }
 
+  /** Who held `allocated` where `kind` had its peak. */
+  attributionAtPeak(kind: MemoryKind = 'allocated'): Attribution {
+    return this.attributionAt(this.timeline.peaks[kind].event);
+  }
+
   /** When each block was made and when it ended. */
   lifetimes(): Lifetimes {
     this.#lifetimes ??= lifetimes(this.timeline);
     return this.#lifetimes;
-  }
-
-  /** What external memory consisted of at the peak of resident. Empty when nothing is known of it. */
-  externalAtPeak(): readonly ExternalComponent[] {
-    return [];
-  }
-
-  /** Who held `allocated` where `kind` had its peak. */
-  attributionAtPeak(kind: MemoryKind = 'allocated'): Attribution {
-    return this.attributionAt(this.timeline.peaks[kind].event);
   }
 }
 
@@ -115,8 +118,30 @@ export function analyzeTrace(trace: Trace, options: AnalysisOptions = {}, path =
     .filter((meta) => meta !== undefined)
     .filter((meta) => used.has(meta.id))
     .sort((a, b) => Number(a.type === 'cpu') - Number(b.type === 'cpu') || a.id - b.id)
-    .map((meta) => new DeviceAnalysis(trace, meta, capacityFor(trace, meta, options)));
+    .map((meta) => new DeviceAnalysis(replayed(trace, meta, options)));
   return { path, trace, options, devices };
+}
+
+function replayed(trace: Trace, meta: DeviceMeta, options: AnalysisOptions): DeviceReplay {
+  const capacity = capacityFor(trace, meta, options);
+  if (capacity === null) {
+    return {
+      meta,
+      capacity,
+      timeline: replay(trace, meta.id, new HostMemory()),
+      outOfMemory: null,
+      evidence: { allocator: 'executed', external: 'executed' },
+      external: [],
+    };
+  }
+  const limited = replay(trace, meta.id, new RoundingDevice(capacity.usableBytes));
+  const { outOfMemory } = limited;
+  const timeline =
+    outOfMemory === null
+      ? limited
+      : replay(trace, meta.id, new RoundingDevice(Number.POSITIVE_INFINITY));
+  const evidence = { allocator: 'executed', external: 'unknown' } as const;
+  return { meta, capacity, timeline, outOfMemory, evidence, external: [] };
 }
 
 /** The capacity asked for, else the GPU that the trace names, else the bytes that its fake device had. */

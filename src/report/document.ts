@@ -112,7 +112,7 @@ function deviceReport(device: DeviceAnalysis, options: DocumentOptions): DeviceR
           },
     final: instant(timeline.final),
     evidence: device.evidence,
-    external: device.externalAtPeak().map((component) => ({
+    external: device.external.map((component) => ({
       name: component.name,
       category: component.category,
       bytes: known(component.bytes),
