@@ -1,0 +1,235 @@
+"""TorchTitan from 0.3 on: `--module llama3 --config llama3_8b`, one Trainer.Config dataclass for the whole job.
+
+The run is what `torchtitan.train.main` does (parse, build, train, close), with the config edited between parsing and
+building: input and output off, synthetic data, the number of steps. Everything that decides what is on the device
+(model, parallelism, checkpointing of activations, compile, CUDA graphs, optimizer) stays as the arguments have it.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .interface import Need
+from .phases import (
+    MATERIALIZE_SPAN,
+    PIPELINE_SPANS,
+    MicroBatchCounter,
+    Span,
+    step_of_trainer,
+)
+from .stage_boundary import Boundary
+from .synthetic_data import SyntheticLoaderConfig, SyntheticTokenizerConfig
+
+NAME = "config registry"
+MARKS = ("torchtitan/trainer.py", "torchtitan/config/manager.py")
+"""Files that only this generation has."""
+
+NEEDS = (
+    Need("torchtitan.config", "ConfigManager.parse_args", "parses the arguments"),
+    Need(
+        "torchtitan.trainer", "Trainer.Config", "is edited before the trainer is built"
+    ),
+    Need("torchtitan.trainer", "Trainer.train", "runs the job"),
+    Need("torchtitan.tools.logging", "init_logger", "as torchtitan.train.main does"),
+    Need(
+        "torchtitan.observability.structured_logger",
+        "init_structured_logger",
+        "is switched off",
+        False,
+    ),
+)
+
+_MICRO_BATCHES = MicroBatchCounter()
+
+
+def _begin_step(
+    arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> dict[str, str | int]:
+    _MICRO_BATCHES.restart()
+    return step_of_trainer(arguments, keywords)
+
+
+TRAINER_SPANS = (
+    Span("torchtitan.trainer", "Trainer.__init__", "init"),
+    Span("torchtitan.trainer", "Trainer.init_distributed", "distributed"),
+    Span("torchtitan.trainer", "Trainer.train_step", "step", _begin_step),
+    Span(
+        "torchtitan.trainer",
+        "Trainer.forward_backward_step",
+        "forward_backward",
+        _MICRO_BATCHES.labels,
+    ),
+    Span("torchtitan.trainer", "Trainer.post_dataloading_process", "prepare_batch"),
+)
+"""Methods of the trainer's class; a subclass may override them, so they are wrapped on the class that is built."""
+
+SPANS = (
+    *PIPELINE_SPANS,
+    MATERIALIZE_SPAN,
+    Span("torchtitan.protocols", "BaseModel.init_weights", "init_weights"),
+    Span(
+        "torchtitan.components.optimizer",
+        "OptimizersContainer.__init__",
+        "build_optimizer",
+    ),
+    Span("torchtitan.components.optimizer", "OptimizersContainer.step", "optimizer"),
+    Span(
+        "torchtitan.components.optimizer", "OptimizersContainer.zero_grad", "zero_grad"
+    ),
+    Span("torchtitan.distributed.utils", "clip_grad_norm_", "clip_gradients"),
+    Span("torchtitan.tools.utils", "GarbageCollection.run", "collect_garbage"),
+    Span("torchtitan.components.validate", "Validator.validate", "validation"),
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A parsed job: the trainer's class and its config."""
+
+    trainer: type[Any]
+    config: Any
+
+    def build(self) -> Any:
+        return self.config.build()
+
+    def model_parts(self, trainer: Any) -> list[torch.nn.Module]:
+        return list(trainer.model_parts)
+
+    def loss_class(self, trainer: Any) -> type[Any] | None:
+        return (
+            type(trainer.loss_fn)
+            if isinstance(getattr(trainer, "loss_fn", None), object)
+            else None
+        )
+
+    def optimizers(self, trainer: Any) -> list[Any]:
+        return list(trainer.optimizers)
+
+    def train(self, trainer: Any) -> None:
+        trainer.train()
+
+    def close(self, trainer: Any) -> None:
+        trainer.close()
+
+    def document_length(self) -> int:
+        return _context_length(self.config)
+
+    def boundary(self) -> Boundary:
+        """Hidden states between stages: packed tokens after 0.3, (micro-batch, sequence) at 0.3; divided among the
+        context-parallel ranks and, under sequence parallelism, the tensor-parallel ranks."""
+        training, parallelism = self.config.training, self.config.parallelism
+        divisor = parallelism.context_parallel_degree
+        if parallelism.enable_sequence_parallel:
+            divisor *= parallelism.tensor_parallel_degree
+        width = int(self.config.model_spec.model.dim)
+        dtype = _dtype(training.mixed_precision_param)
+        if hasattr(training, "num_tokens_per_microbatch_per_dp_rank"):
+            return Boundary(
+                (training.num_tokens_per_microbatch_per_dp_rank // divisor, width),
+                dtype,
+            )
+        batch = parallelism.pipeline_parallel_microbatch_size
+        return Boundary((batch, training.seq_len // divisor, width), dtype)
+
+
+def _context_length(config: Any) -> int:
+    """Tokens of a context: `max_context_length` after 0.3, `seq_len` at 0.3."""
+    return int(
+        getattr(config.training, "max_context_length", None) or config.training.seq_len
+    )
+
+
+def _dtype(name: str) -> torch.dtype:
+    return {
+        "float32": torch.float32,
+        "bfloat16": torch.bfloat16,
+        "float16": torch.float16,
+    }[str(name)]
+
+
+def parse(arguments: list[str]) -> Job:
+    """Parses the job's own arguments with the checkout's own parser; a refusal is the checkout's own message."""
+    importlib.import_module("torchtitan.tools.logging").init_logger()
+    config = (
+        importlib.import_module("torchtitan.config")
+        .ConfigManager()
+        .parse_args(arguments)
+    )
+    owner = type(config)._owner
+    return Job(owner, config)
+
+
+def edit(
+    job: Job,
+    *,
+    steps: int,
+    folder: str,
+    synthetic: bool,
+    document_length: int | None,
+    tokenizer_files: bool,
+) -> None:
+    """Input and output off, data replaced, `steps` optimizer steps."""
+    config = job.config
+    config.training.steps = steps
+    config.dump_folder = folder
+    config.checkpoint.enable = False
+    config.metrics.enable_tensorboard = False
+    config.metrics.enable_wandb = False
+    config.metrics.log_freq = 1
+    config.comm.trace_buf_size = 0
+    for section, field in (
+        ("profiler", "enable_profiling"),
+        ("profiler", "enable_memory_snapshot"),
+    ):
+        if hasattr(getattr(config, section, None), field):
+            setattr(getattr(config, section), field, False)
+    if hasattr(config.debug, "enable_structured_logging"):
+        config.debug.enable_structured_logging = False
+        logger = importlib.import_module("torchtitan.observability.structured_logger")
+        logger.init_structured_logger(
+            source="training", output_dir=folder, enable=False
+        )
+    if synthetic:
+        config.dataloader = SyntheticLoaderConfig(document_length=document_length)
+        if config.validator.enable and hasattr(config.validator, "dataloader"):
+            config.validator.dataloader = SyntheticLoaderConfig(
+                document_length=document_length
+            )
+    if not tokenizer_files:
+        config.tokenizer = SyntheticTokenizerConfig(vocabulary=_vocabulary(config))
+
+
+def _vocabulary(config: Any) -> int:
+    model = config.model_spec.model
+    for name in ("vocab_size", "padded_vocab_size"):
+        if isinstance(getattr(model, name, None), int):
+            return int(getattr(model, name))
+    return int(
+        getattr(getattr(model, "tok_embeddings", None), "num_embeddings", 0) or 0
+    )
+
+
+def facts(job: Job) -> dict[str, str | int | float | bool | None]:
+    """The effective config as flat `section.field` scalars, for the trace's record of the run."""
+    flat: dict[str, str | int | float | bool | None] = {}
+
+    def visit(prefix: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                visit(f"{prefix}.{key}" if prefix else str(key), inner)
+        elif value is None or isinstance(value, (str, int, float, bool)):
+            flat[prefix] = value
+
+    described = job.config.to_dict()
+    described.get("model_spec", {}).pop("model", None)
+    visit("", described)
+    return flat
+
+
+def after_run() -> None:
+    gc.collect()

@@ -1,0 +1,189 @@
+"""TorchTitan of 2024: `train.py` at the root of the checkout, one function `main(job_config)`.
+
+There is no trainer object to hold on to. `main` takes everything it builds from its own module's names, so the data
+loader and the tokenizer are replaced there; a step begins where `main` runs its garbage collector (torchtitan/utils.py,
+`GarbageCollection.run(step)`, the first call of the loop) and ends at the next one.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from memtracker_sidecar.adapter_api import AdapterContext
+
+from .interface import Need
+from .phases import MATERIALIZE_SPAN, PIPELINE_SPANS, PhaseRecorder, Span
+from .stage_boundary import Boundary
+from .synthetic_data import BatchShape, SyntheticTokenizer, token_batches
+
+NAME = "train script"
+MARKS = ("train.py", "torchtitan/parallelisms", "torchtitan/config_manager.py")
+
+NEEDS = (
+    Need("train", "main", "runs the job"),
+    Need("train", "build_tokenizer", "needs no tokenizer file"),
+    Need("train", "build_hf_data_loader", "gives synthetic tokens"),
+    Need("torchtitan.config_manager", "JobConfig.parse_args", "parses the arguments"),
+    Need("torchtitan.utils", "GarbageCollection.run", "tells where a step begins"),
+)
+
+TRAINER_SPANS: tuple[Span, ...] = ()
+
+SPANS = (
+    *PIPELINE_SPANS,
+    MATERIALIZE_SPAN,
+    Span("torchtitan.utils", "clip_grad_norm_", "clip_gradients"),
+    Span("torchtitan.optimizer", "OptimizersContainer.step", "optimizer"),
+    Span("torchtitan.optimizer", "OptimizersContainer.zero_grad", "zero_grad"),
+)
+
+LLAMA3_VOCABULARY = 128_256
+"""meta-llama/Llama-3.1 tokenizer.model: 128,000 tokens and 256 special ones; torchtitan/datasets/tokenizer/tiktoken.py
+makes `n_words` of them, and `main` makes that the model's vocabulary."""
+
+
+@dataclass
+class Job:
+    config: Any
+    steps: _Steps | None = field(default=None)
+
+    def build(self) -> None:
+        return None
+
+    def model_parts(self, trainer: Any) -> list[torch.nn.Module]:
+        del trainer
+        return []
+
+    def optimizers(self, trainer: Any) -> list[Any]:
+        del trainer
+        return []
+
+    def train(self, trainer: Any) -> None:
+        del trainer
+        assert self.steps is not None, "mark_steps() comes before train()"
+        self.steps.begin("init")
+        try:
+            importlib.import_module("train").main(self.config)
+        finally:
+            self.steps.end()
+
+    def close(self, trainer: Any) -> None:
+        del trainer
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+    def document_length(self) -> int:
+        return int(self.config.training.seq_len)
+
+    def boundary(self) -> Boundary:
+        """(micro-batch, sequence, width); the sequence is divided by context and tensor (sequence) parallelism."""
+        training, experimental = self.config.training, self.config.experimental
+        stages = experimental.pipeline_parallel_degree
+        micro_batches = experimental.pipeline_parallel_microbatches or stages
+        divisor = experimental.context_parallel_degree * training.tensor_parallel_degree
+        models = importlib.import_module("torchtitan.models").models_config
+        width = int(models[self.config.model.name][self.config.model.flavor].dim)
+        dtype = {"bfloat16": torch.bfloat16, "float32": torch.float32}[
+            training.mixed_precision_param
+        ]
+        return Boundary(
+            (training.batch_size // micro_batches, training.seq_len // divisor, width),
+            dtype,
+        )
+
+
+class _Steps:
+    """Turns calls of the collector into `init` and `step` phases."""
+
+    def __init__(self, recorder: PhaseRecorder) -> None:
+        self._recorder = recorder
+        self._open: Any = None
+
+    def begin(self, name: str, **labels: int) -> None:
+        self.end()
+        self._open = self._recorder.phase(name, **labels)
+        self._open.__enter__()
+
+    def end(self) -> None:
+        if self._open is not None:
+            self._open.__exit__(None, None, None)
+            self._open = None
+
+
+def parse(arguments: list[str]) -> Job:
+    config = importlib.import_module("torchtitan.config_manager").JobConfig()
+    config.parse_args(arguments)
+    return Job(config)
+
+
+def edit(
+    job: Job,
+    *,
+    steps: int,
+    folder: str,
+    synthetic: bool,
+    document_length: int | None,
+    tokenizer_files: bool,
+) -> None:
+    config = job.config
+    config.training.steps = steps
+    config.job.dump_folder = folder
+    config.metrics.enable_tensorboard = False
+    config.profiling.enable_profiling = False
+    config.profiling.enable_memory_snapshot = False
+    config.checkpoint.enable_checkpoint = False
+    config.comm.trace_buf_size = 0
+    script = importlib.import_module("train")
+    if not tokenizer_files:
+        script.build_tokenizer = lambda *_, **__: SyntheticTokenizer(LLAMA3_VOCABULARY)
+    if synthetic:
+        length = document_length or int(config.training.seq_len)
+
+        def loader(
+            dataset: Any,
+            path: Any,
+            tokenizer: Any,
+            batch_size: int,
+            seq_len: int,
+            *_: Any,
+            **__: Any,
+        ) -> Iterator[Any]:
+            del dataset, path, tokenizer
+            shape = BatchShape((batch_size, seq_len), length)
+            return (
+                (inputs["input"], labels)
+                for inputs, labels in token_batches(shape, with_positions=False)
+            )
+
+        script.build_hf_data_loader = loader
+
+
+def mark_steps(context: AdapterContext, job: Job) -> None:
+    """Opens `init`, and `step` with its number at each call of the collector."""
+    job.steps = steps = _Steps(context.phases)
+    collection = importlib.import_module("torchtitan.utils").GarbageCollection
+    run = collection.run
+
+    def run_and_mark(self: Any, step: int) -> None:
+        steps.begin("step", step=step)
+        context.steps_done = step - 1
+        context.progress(f"step {step} of {context.spec.steps}")
+        run(self, step)
+
+    context.replacements.set(
+        collection, "run", run_and_mark, "tells where a step begins"
+    )
+    job.steps = steps
+
+
+def facts(job: Job) -> dict[str, str | int | float | bool | None]:
+    return {
+        f"{section}.{name}": value
+        for section, values in job.config.to_dict().items()
+        for name, value in values.items()
+        if value is None or isinstance(value, (str, int, float, bool))
+    }

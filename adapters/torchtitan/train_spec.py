@@ -1,0 +1,234 @@
+"""TorchTitan 0.1 to 0.2: a TOML file and `--section.option`s make a JobConfig, a TrainSpec says how to build the model.
+
+The run is what `torchtitan.train.main` does: parse, `Trainer(job_config)`, `train()`, `close()`. The TrainSpec's
+builders of tokenizer and data loader are replaced (it is a dataclass that names its builders), nothing else of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .interface import Need
+from .phases import (
+    MATERIALIZE_SPAN,
+    PIPELINE_SPANS,
+    MicroBatchCounter,
+    Span,
+    step_of_trainer,
+)
+from .stage_boundary import Boundary
+from .synthetic_data import (
+    Batch,
+    BatchShape,
+    SyntheticLoader,
+    SyntheticTokenizer,
+    token_batches,
+)
+
+NAME = "train spec"
+MARKS = ("torchtitan/protocols/train_spec.py", "torchtitan/train.py")
+
+NEEDS = (
+    Need("torchtitan.train", "Trainer.train", "runs the job"),
+    Need(
+        "torchtitan.protocols.train_spec",
+        "get_train_spec",
+        "gets a data loader of synthetic tokens",
+    ),
+    Need(
+        "torchtitan.protocols.train_spec",
+        "TrainSpec",
+        "gets a data loader of synthetic tokens",
+    ),
+    Need("torchtitan.tools.logging", "init_logger", "as torchtitan.train.main does"),
+)
+
+_MICRO_BATCHES = MicroBatchCounter()
+
+
+def _begin_step(
+    arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> dict[str, str | int]:
+    _MICRO_BATCHES.restart()
+    return step_of_trainer(arguments, keywords)
+
+
+TRAINER_SPANS = (
+    Span("torchtitan.train", "Trainer.__init__", "init"),
+    Span("torchtitan.train", "Trainer.init_distributed", "distributed", required=False),
+    Span("torchtitan.train", "Trainer.train_step", "step", _begin_step),
+    Span(
+        "torchtitan.train",
+        "Trainer.forward_backward_step",
+        "forward_backward",
+        _MICRO_BATCHES.labels,
+    ),
+)
+
+SPANS = (
+    *PIPELINE_SPANS,
+    MATERIALIZE_SPAN,
+    Span(
+        "torchtitan.components.optimizer",
+        "OptimizersContainer.__init__",
+        "build_optimizer",
+    ),
+    Span("torchtitan.components.optimizer", "OptimizersContainer.step", "optimizer"),
+    Span(
+        "torchtitan.components.optimizer", "OptimizersContainer.zero_grad", "zero_grad"
+    ),
+    Span("torchtitan.distributed.utils", "clip_grad_norm_", "clip_gradients"),
+    Span("torchtitan.tools.utils", "GarbageCollection.run", "collect_garbage"),
+    Span(
+        "torchtitan.components.validate",
+        "Validator.validate",
+        "validation",
+        required=False,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    trainer: type[Any]
+    config: Any
+
+    def build(self) -> Any:
+        return self.trainer(self.config)
+
+    def model_parts(self, trainer: Any) -> list[torch.nn.Module]:
+        return list(trainer.model_parts)
+
+    def optimizers(self, trainer: Any) -> list[Any]:
+        return list(trainer.optimizers)
+
+    def train(self, trainer: Any) -> None:
+        trainer.train()
+
+    def close(self, trainer: Any) -> None:
+        trainer.close()
+
+    def document_length(self) -> int:
+        return int(self.config.training.seq_len)
+
+    def boundary(self) -> Boundary:
+        """Hidden states (micro-batch, sequence, width) of a stage boundary."""
+        training, parallelism = self.config.training, self.config.parallelism
+        batch = getattr(parallelism, "pipeline_parallel_microbatch_size", 1)
+        divisor = (
+            parallelism.context_parallel_degree * parallelism.tensor_parallel_degree
+        )
+        spec = importlib.import_module(
+            "torchtitan.protocols.train_spec"
+        ).get_train_spec(self.config.model.name)
+        arguments = getattr(spec, "model_args", None) or spec.config
+        width = int(arguments[self.config.model.flavor].dim)
+        dtype = {"bfloat16": torch.bfloat16, "float32": torch.float32}[
+            training.mixed_precision_param
+        ]
+        return Boundary((batch, training.seq_len // divisor, width), dtype)
+
+
+def _config_manager() -> Any:
+    try:
+        return importlib.import_module("torchtitan.config").ConfigManager
+    except (ImportError, AttributeError):  # 0.1: torchtitan/config_manager.py
+        return importlib.import_module("torchtitan.config_manager").ConfigManager
+
+
+def parse(arguments: list[str]) -> Job:
+    importlib.import_module("torchtitan.tools.logging").init_logger()
+    config = _config_manager()().parse_args(arguments)
+    return Job(importlib.import_module("torchtitan.train").Trainer, config)
+
+
+def edit(
+    job: Job,
+    *,
+    steps: int,
+    folder: str,
+    synthetic: bool,
+    document_length: int | None,
+    tokenizer_files: bool,
+) -> None:
+    config = job.config
+    config.training.steps = steps
+    config.job.dump_folder = folder
+    config.metrics.enable_tensorboard = False
+    if hasattr(config.metrics, "enable_wandb"):
+        config.metrics.enable_wandb = False
+    config.profiling.enable_profiling = False
+    if hasattr(config.profiling, "enable_memory_snapshot"):
+        config.profiling.enable_memory_snapshot = False
+    config.comm.trace_buf_size = 0
+    setattr(
+        config.checkpoint,
+        "enable" if hasattr(config.checkpoint, "enable") else "enable_checkpoint",
+        False,
+    )
+    if synthetic or not tokenizer_files:
+        _replace_builders(config, synthetic, document_length, tokenizer_files)
+
+
+def _replace_builders(
+    config: Any, synthetic: bool, document_length: int | None, tokenizer_files: bool
+) -> None:
+    specs = importlib.import_module("torchtitan.protocols.train_spec")
+    original = specs.get_train_spec
+
+    def tokenizer(*_: Any, **__: Any) -> SyntheticTokenizer:
+        return SyntheticTokenizer(_vocabulary(original, config))
+
+    def loader(*_: Any, **__: Any) -> SyntheticLoader:
+        training = config.training
+        batch = getattr(training, "local_batch_size", None) or training.batch_size
+        shape = BatchShape(
+            (int(batch), int(training.seq_len)),
+            document_length or int(training.seq_len),
+        )
+        return SyntheticLoader(lambda: _batches(shape))
+
+    def get_train_spec(name: str) -> Any:
+        changes: dict[str, Any] = (
+            {} if tokenizer_files else {"build_tokenizer_fn": tokenizer}
+        )
+        if synthetic:
+            changes["build_dataloader_fn"] = loader
+        return dataclasses.replace(original(name), **changes)
+
+    for module in (specs, importlib.import_module("torchtitan.train")):
+        if getattr(module, "get_train_spec", None) is original:
+            module.get_train_spec = get_train_spec
+
+
+def _batches(shape: BatchShape) -> Iterator[Batch]:
+    return token_batches(shape, with_positions=False)
+
+
+def _vocabulary(get_train_spec: Any, config: Any) -> int:
+    """The vocabulary that the model itself was made for; Llama 3's when the model takes it from the tokenizer
+    (meta-llama/Llama-3.1 tokenizer.model: 128,000 tokens and 256 special ones)."""
+    spec = get_train_spec(config.model.name)
+    arguments = (getattr(spec, "model_args", None) or spec.config)[config.model.flavor]
+    size = getattr(arguments, "vocab_size", -1)
+    return int(size) if isinstance(size, int) and size > 0 else 128_256
+
+
+def facts(job: Job) -> dict[str, str | int | float | bool | None]:
+    flat: dict[str, str | int | float | bool | None] = {}
+    for section in dataclasses.fields(job.config):
+        values = getattr(job.config, section.name)
+        for name, value in (
+            vars(values).items()
+            if not dataclasses.is_dataclass(values)
+            else dataclasses.asdict(values).items()
+        ):
+            if value is None or isinstance(value, (str, int, float, bool)):
+                flat[f"{section.name}.{name}"] = value
+    return flat
