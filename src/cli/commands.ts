@@ -1,10 +1,23 @@
 // Every command of the program. One file in commands/ each; a new one is imported and listed here.
 
 import type { Command } from './command.ts';
+import { cacheList, cachePrune } from './commands/cache.ts';
 import { doctor } from './commands/doctor.ts';
+import { fit } from './commands/fit.ts';
+import { fitUnit } from './commands/fit_unit.ts';
 import { gpus } from './commands/gpus.ts';
 import { report } from './commands/report.ts';
 import { setup } from './commands/setup.ts';
 import { trace } from './commands/trace.ts';
 
-export const COMMANDS: readonly Command[] = [trace, report, setup, doctor, gpus];
+export const COMMANDS: readonly Command[] = [
+  trace,
+  report,
+  fit,
+  cacheList,
+  cachePrune,
+  fitUnit,
+  setup,
+  doctor,
+  gpus,
+];
