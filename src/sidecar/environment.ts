@@ -28,7 +28,7 @@ export const TORCH_CPU_INDEX = 'https://download.pytorch.org/whl/cpu';
 const INDEX_PROBE_TIMEOUT = 10_000;
 
 /** A set-up whose owner stopped breathing for so long is dead (ms); see proper-lockfile. */
-const LOCK_STALE = 20_000;
+const LOCK_STALE = 10_000;
 
 /** The CUDA build of torch with its libraries unpacked. */
 const NEEDED_BYTES = 8 * GiB;
@@ -241,7 +241,9 @@ async function underLock(
   options: SetupOptions,
   action: () => Promise<void>,
 ): Promise<void> {
-  await mkdir(join(folder, '..'), { recursive: true });
+  await mkdir(join(folder, '..'), { recursive: true }).catch((error: unknown) => {
+    throw cannotWriteCache(folder, error);
+  });
   let release: (() => Promise<void>) | undefined;
   while (release === undefined) {
     options.signal?.throwIfAborted();
