@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from memtracker_sidecar.backward import BackwardPasses
+    from memtracker_sidecar.data_dependent import DataDependentPolicies
     from memtracker_sidecar.fake_distributed import FakeDistributed
     from memtracker_sidecar.modules import ModuleTracker
     from memtracker_sidecar.owners import Owners
@@ -101,7 +103,9 @@ class AdapterContext:
         phases: Phases,
         owners: Owners,
         modules: ModuleTracker,
+        backward: BackwardPasses,
         distributed: FakeDistributed,
+        data_dependent: DataDependentPolicies,
         rules: WorkspaceRules,
         replacements: Replacements,
         recording: Callable[[], contextlib.AbstractContextManager[None]],
@@ -114,7 +118,9 @@ class AdapterContext:
         self.phases = phases
         self.owners = owners
         self.modules = modules
+        self.backward = backward
         self.distributed = distributed
+        self.data_dependent = data_dependent
         self.rules = rules
         self.replacements = replacements
         self._recording = recording

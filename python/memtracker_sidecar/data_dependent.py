@@ -53,6 +53,9 @@ class DataDependentPolicies:
             packet = getattr(aten, name, None)
             if packet is not None:
                 policies[packet.default] = self._unique
+        for packet in (aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default):
+            policies[packet] = self._index
+        self._recorder = recorder
         recorder.policies.update(policies)
 
     def _item(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -97,6 +100,22 @@ class DataDependentPolicies:
         count = self._count(tensor, tensor, "nonzero")
         # A (dimensions, count) buffer, transposed: aten/src/ATen/native/cuda/Nonzero.cu, nonzero_cuda_out_impl.
         return tensor.new_empty((tensor.dim(), count), dtype=torch.int64).t()
+
+    def _index(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A boolean index becomes the indices that nonzero() finds (aten/src/ATen/native/IndexingUtils.h, expandTensors)."""
+        tensor, indices, *rest = args
+        if not isinstance(tensor, FakeTensor) or torch.compiler.is_compiling():
+            return NotImplemented
+        if not any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
+            return NotImplemented
+        expanded: list[torch.Tensor | None] = []
+        with self._recorder.inside_policy():
+            for index in indices:
+                if index is not None and index.dtype in (torch.bool, torch.uint8):
+                    expanded.extend(index.nonzero().unbind(1))
+                else:
+                    expanded.append(index)
+            return func(tensor, expanded, *rest, **kwargs)
 
     def _masked_select(self, func: Any, args: Any, kwargs: Any) -> Any:
         tensor, mask = args

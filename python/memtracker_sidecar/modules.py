@@ -136,6 +136,16 @@ class ModuleTracker:
 
     # -- position
 
+    @property
+    def stack_depth(self) -> int:
+        """How many module calls are open."""
+        return len(self._stack)
+
+    @staticmethod
+    def in_backward() -> bool:
+        """Whether the autograd engine is running this code."""
+        return bool(torch._C._current_graph_task_id() != -1)
+
     def current_name(self) -> str:
         """Name of the module that runs now, or an empty text."""
         module, _ = self.position()

@@ -38,6 +38,8 @@ class Owners:
         self._tables = tables
         self._recorder = recorder
         self._modules = modules
+        self.on_optimizer_step: list[Callable[[torch.optim.Optimizer, bool], None]] = []
+        """Called with (optimizer, begins) around each optimizer step."""
         self._names: dict[int, tuple[weakref.ref[Any], str]] = {}
 
     def claim(self, tensor: torch.Tensor | None, category: int, name: str) -> None:
@@ -106,23 +108,21 @@ class Owners:
 
     # -- hooks
 
-    def install(self, on_step: Callable[[torch.optim.Optimizer, bool], None] | None = None) -> list[Any]:
-        """Hooks optimizers (torch.optim's global step hooks). Returns handles to remove.
-
-        `on_step(optimizer, begins)` is told of each step.
-        """
+    def install(self) -> list[Any]:
+        """Hooks optimizers (torch.optim's global step hooks). Returns handles to remove."""
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
         def before(optimizer: torch.optim.Optimizer, _arguments: Any, _options: Any) -> None:
-            if on_step is not None:
-                on_step(optimizer, True)
+            for listener in self.on_optimizer_step:
+                listener(optimizer, True)
             self._modules.in_optimizer += 1
+            self.sweep_models()
             self.sweep_gradients(parameter for group in optimizer.param_groups for parameter in group["params"])
 
         def after(optimizer: torch.optim.Optimizer, _arguments: Any, _options: Any) -> None:
             self._modules.in_optimizer = max(0, self._modules.in_optimizer - 1)
             self.sweep_optimizer(optimizer)
-            if on_step is not None:
-                on_step(optimizer, False)
+            for listener in self.on_optimizer_step:
+                listener(optimizer, False)
 
         return [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]

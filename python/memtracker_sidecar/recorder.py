@@ -162,6 +162,15 @@ class StorageRecorder(TorchDispatchMode):
         finally:
             self._paused -= 1
 
+    @contextlib.contextmanager
+    def inside_policy(self) -> Iterator[None]:
+        """Records operators that a policy runs in place of the one it was asked about."""
+        super().__enter__()
+        try:
+            yield
+        finally:
+            super().__exit__(None, None, None)
+
     def _is_wrapper(self, kind: type) -> bool:
         known = self._wrapper_types.get(kind)
         if known is None:

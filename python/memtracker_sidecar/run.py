@@ -8,8 +8,11 @@ from collections.abc import Iterator
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from memtracker_sidecar import fake_cuda, protocol
+from memtracker_sidecar import fake_cuda, flex_attention, protocol, triton_launch
 from memtracker_sidecar.adapter_api import AdapterContext, Plan
+from memtracker_sidecar.compile import Compilation
+from memtracker_sidecar.attention import AttentionChoice, install_convolution
+from memtracker_sidecar.backward import BackwardPasses
 from memtracker_sidecar.data_dependent import DataDependentPolicies
 from memtracker_sidecar.devices import Devices
 from memtracker_sidecar.emitter import EventSink
@@ -61,7 +64,12 @@ class Run:
         self.uncovered = UncoveredReports(sink, self.tables, self.modules)
         self.data_dependent = DataDependentPolicies(self.uncovered)
         self.data_dependent.install(self.recorder)
+        self.compilation = Compilation(self.replacements, self.uncovered)
+        self.compilation.install()
         self.owners = Owners(sink, self.tables, self.recorder, self.modules)
+        self.backward = BackwardPasses()
+        self.backward.install(self.replacements)
+        self.backward.listeners.append(self._backward)
         self.distributed = FakeDistributed(
             sink,
             self.tables,
@@ -72,6 +80,11 @@ class Run:
             gpus_per_node=spec.gpus_per_node,
         )
         self.distributed.install()
+        self.attention = AttentionChoice(spec.gpu.capability, self.uncovered)
+        self.attention.install()
+        install_convolution(self.replacements)
+        flex_attention.install(self.replacements, self.uncovered)
+        triton_launch.install(self.replacements, spec.gpu.capability, self.uncovered)
         self._garbage = GarbageReports(sink)
 
     def context(self, plan: Plan) -> AdapterContext:
@@ -84,12 +97,18 @@ class Run:
             phases=self.phases,
             owners=self.owners,
             modules=self.modules,
+            backward=self.backward,
+            data_dependent=self.data_dependent,
             distributed=self.distributed,
             rules=self.rules,
             replacements=self.replacements,
             recording=self.recording,
             uncovered=self.uncovered,
         )
+
+    def _backward(self, begins: bool) -> None:
+        if begins:
+            self.owners.backward_starts()
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
@@ -118,4 +137,5 @@ class Run:
     def finish(self) -> None:
         """Closes open phases and takes every replacement off."""
         self.phases.end_all()
+        self.attention.remove()
         self.replacements.restore()

@@ -90,19 +90,20 @@ CUBLAS_OPERATORS = (
     "aten::linear",
 )
 
-_CUBLAS_SOURCE = "PyTorch 2.14, aten/src/ATen/cuda/CUDABlas.cpp and CublasHandlePool.cpp, parseChosenWorkspaceSize"
+_CUBLAS_SOURCE = "PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize and setWorkspaceForHandle"
 
 
 def cublas_workspace_bytes(capability: tuple[int, int], environment: Mapping[str, str] = os.environ) -> int:
     """Bytes of the workspace that PyTorch gives a cuBLAS handle.
 
-    CUBLAS_WORKSPACE_CONFIG is a list of `:SIZE:COUNT` with SIZE in KiB; without it, 32 MiB on compute capability 9.0 and
-    later 10.x, else 4096 KiB x 2 + 16 KiB x 8 (PyTorch, CublasHandlePool.cpp, parseChosenWorkspaceSize).
+    CUBLAS_WORKSPACE_CONFIG is a list of `:SIZE:COUNT` with SIZE in KiB; without it, 32 MiB on compute capabilities 9.x, 10.x
+    and 12.x, else 4096 KiB x 2 + 16 KiB x 8 (PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize).
+    cuBLASLt shares this workspace unless TORCH_CUBLASLT_UNIFIED_WORKSPACE=0 (same file, getCUDABlasLtWorkspace).
     """
     pairs = re.findall(r":(\d+):(\d+)", environment.get("CUBLAS_WORKSPACE_CONFIG", ""))
     if pairs:
         return sum(int(size) * int(count) for size, count in pairs) * 1024
-    if capability[0] in (9, 10):
+    if capability[0] in (9, 10, 12):
         return 4096 * 8 * 1024
     return (4096 * 2 + 16 * 8) * 1024
 
