@@ -1,6 +1,6 @@
 import { relative } from 'node:path';
 import { formatBytes } from '../../base/bytes.ts';
-import type { ExitStatus } from '../../base/errors.ts';
+import { ExitStatus } from '../../base/errors.ts';
 import { findGpu } from '../../device/gpus.ts';
 import { ensureEnvironment } from '../../sidecar/environment.ts';
 import { checkJob, type TraceJob, type TraceOutcome, traceRun } from '../../sidecar/trace_run.ts';
@@ -109,7 +109,7 @@ function finish(outcome: TraceOutcome, output: Output): ExitStatus {
     if (fatal) output.error(problem);
     else output.warn(problem);
   }
-  if (outcome.fatal !== undefined && outcome.fatal.traceback !== '') {
+  if (outcome.exitStatus === ExitStatus.trainingFailed && outcome.fatal !== undefined) {
     output.note(outcome.fatal.traceback.trimEnd());
   }
   return outcome.exitStatus;
