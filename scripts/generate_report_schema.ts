@@ -1,9 +1,15 @@
-// Writes docs/report.schema.json from the zod schema of the JSON report. Run by `npm run generate`.
+// Writes the JSON schemas of reports and comparisons from their zod schemas. Run by `npm run generate`.
 
 import { writeFileSync } from 'node:fs';
+import { compareJsonSchema } from '../src/report/compare_document.ts';
 import { reportJsonSchema } from '../src/report/json_schema.ts';
 
-writeFileSync(
-  new URL('../docs/report.schema.json', import.meta.url),
-  `${JSON.stringify(reportJsonSchema(), null, 2)}\n`,
-);
+for (const [name, schema] of [
+  ['report', reportJsonSchema()],
+  ['compare', compareJsonSchema()],
+] as const) {
+  writeFileSync(
+    new URL(`../docs/${name}.schema.json`, import.meta.url),
+    `${JSON.stringify(schema, null, 2)}\n`,
+  );
+}

@@ -95,6 +95,16 @@ export class DeviceAnalysis {
   }
 }
 
+/** What a measured run has beside its figures (see measured/). */
+export interface MeasuredFacts {
+  /** `snapshot` or `capture`. */
+  readonly format: string;
+  /** Phases, by id, that an out-of-memory error happened in: their figures are lower bounds and are never scored. */
+  readonly censored: ReadonlySet<number>;
+  /** Sentences: what is not known, how it was obtained. */
+  readonly notes: readonly string[];
+}
+
 export interface Analysis {
   /** Where the trace was read from; '' when it was not read from a file. */
   readonly path: string;
@@ -102,6 +112,8 @@ export interface Analysis {
   readonly options: AnalysisOptions;
   /** CUDA devices first. Devices on which no storage ever lived are left out. */
   readonly devices: readonly DeviceAnalysis[];
+  /** Absent for an estimate. */
+  readonly measured?: MeasuredFacts;
 }
 
 /** @throws UserError when the file is not a readable trace or an option does not parse. */

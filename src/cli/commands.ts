@@ -2,6 +2,7 @@
 
 import type { Command } from './command.ts';
 import { cacheList, cachePrune } from './commands/cache.ts';
+import { compare } from './commands/compare.ts';
 import { doctor } from './commands/doctor.ts';
 import { fit } from './commands/fit.ts';
 import { fitUnit } from './commands/fit_unit.ts';
@@ -13,6 +14,7 @@ import { trace } from './commands/trace.ts';
 export const COMMANDS: readonly Command[] = [
   trace,
   report,
+  compare,
   fit,
   cacheList,
   cachePrune,

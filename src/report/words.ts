@@ -1,8 +1,10 @@
 // The words of all reports for one thing: so that the same phase, owner or instant reads alike in text, Markdown and HTML.
 
 import type { OwnerShare } from '../attribution/attribution.ts';
+import { phaseTitle } from '../attribution/phase_title.ts';
 import { formatBytes } from '../base/bytes.ts';
 import type { Owner } from '../protocol/events.ts';
+import type { PhaseMeta, Trace } from '../trace/trace.ts';
 
 export const OWNER_TITLES: Readonly<Record<Owner, string>> = {
   unattributed: 'not attributed',
@@ -41,4 +43,11 @@ export function formatPercent(part: number, whole: number): string {
 /** Bytes, or `unknown` for a figure that is not known (NaN). */
 export function formatKnown(bytes: number): string {
   return Number.isNaN(bytes) ? 'unknown' : formatBytes(bytes);
+}
+
+/** A phase as a row of a table: indented by its depth, without the names of the phases around it. */
+export function nestedTitle(trace: Trace, phase: PhaseMeta): string {
+  const outer = trace.phases[phase.parent];
+  const own = phaseTitle(phase).slice(outer === undefined ? 0 : outer.path.length + 1);
+  return `${'  '.repeat(phase.depth)}${own}`;
 }

@@ -1,17 +1,37 @@
+import { writeFile } from 'node:fs/promises';
 import { resolve } from 'node:path';
+import { z } from 'zod';
 import { analyze } from '../../attribution/analysis.ts';
 import { ExitStatus } from '../../base/errors.ts';
 import { reportDocument } from '../../report/document.ts';
-import { textReport } from '../../report/text.ts';
+import { markdownOf } from '../../report/markdown.ts';
+import { reportJunit } from '../../report/report_junit.ts';
+import { REPORT_DEFAULTS, reportSections } from '../../report/report_sections.ts';
+import { textOf } from '../../report/text.ts';
+import { MEMORY_KINDS, type MemoryKind } from '../../timeline/timeline.ts';
 import { defineCommand } from '../command.ts';
-import { flag, positional, text } from '../option.ts';
+import { flag, integer, option, positional, text } from '../option.ts';
 
 interface ReportConfig {
   readonly trace: string;
   readonly allocConf: string | undefined;
   readonly gpu: string | undefined;
+  readonly at: MemoryKind | number;
+  readonly top: number;
+  readonly depth: number;
   readonly json: boolean;
+  readonly markdown: boolean;
+  readonly junit: string | undefined;
 }
+
+/** `allocated`, or the number of an event. */
+export const peakOrEvent = z.string().transform((written, context): MemoryKind | number => {
+  const kind = MEMORY_KINDS.find((name) => name === written);
+  if (kind !== undefined) return kind;
+  if (/^\d+$/.test(written)) return Number(written);
+  context.addIssue(`must be one of ${MEMORY_KINDS.join(', ')} or the number of an event`);
+  return z.NEVER;
+});
 
 export const report = defineCommand<ReportConfig>({
   name: 'report',
@@ -23,7 +43,16 @@ export const report = defineCommand<ReportConfig>({
       'replay with this PYTORCH_ALLOC_CONF instead of the job\u2019s own',
     ).optional(),
     gpu: text('NAME|BYTES', 'replay on this GPU or capacity instead of the traced one').optional(),
+    at: option(
+      'PEAK|EVENT',
+      `which peak is taken apart (${MEMORY_KINDS.join(', ')}), or an event`,
+      peakOrEvent,
+    ).default(REPORT_DEFAULTS.at),
+    top: integer('N', 'rows of each list', { minimum: 1 }).default(REPORT_DEFAULTS.top),
+    depth: integer('N', 'nesting of the phases shown').default(REPORT_DEFAULTS.depth),
     json: flag('print JSON (docs/report.schema.json)'),
+    markdown: flag('print Markdown'),
+    junit: text('FILE', 'also write JUnit XML: fits, complete, covered').optional(),
   },
   examples: [
     { command: 'report run.mtrace', description: 'peak, phases and holders of one rank' },
@@ -31,25 +60,37 @@ export const report = defineCommand<ReportConfig>({
       command: 'report run.mtrace --gpu a100-80gb --alloc-conf expandable_segments:True',
       description: 'the same run on another GPU, with other allocator settings',
     },
+    {
+      command: 'report run.mtrace --at reserved --top 20',
+      description: 'what stood there when reserved memory had its peak',
+    },
   ],
   async run(config, { cwd, output }) {
-    const analysis = await analyze(resolve(cwd, config.trace), {
-      ...(config.allocConf === undefined ? {} : { allocConf: config.allocConf }),
-      ...(config.gpu === undefined ? {} : { gpu: config.gpu }),
-    });
+    const analysis = await analyze(resolve(cwd, config.trace), replayOptions(config));
+    if (config.junit !== undefined) {
+      await writeFile(resolve(cwd, config.junit), reportJunit(analysis));
+    }
     if (config.json) {
-      output.json(reportDocument(analysis));
+      output.json(reportDocument(analysis, { at: config.at, top: Math.max(100, config.top) }));
       return ExitStatus.done;
     }
-    output.product(
-      textReport(analysis, {
-        width: output.width,
-        top: 8,
-        depth: 3,
-        bold: output.colors.bold,
-        warn: output.colors.yellow,
-      }),
-    );
+    const sections = reportSections(analysis, config);
+    const style = { width: output.width, bold: output.colors.bold, warn: output.colors.yellow };
+    output.product(config.markdown ? markdownOf(sections) : textOf(sections, style));
     return ExitStatus.done;
   },
 });
+
+/** Options of the replay that report, export and compare share; absent ones are left out. */
+export function replayOptions({
+  allocConf,
+  gpu,
+}: {
+  readonly allocConf: string | undefined;
+  readonly gpu: string | undefined;
+}): { allocConf?: string; gpu?: string } {
+  return {
+    ...(allocConf === undefined ? {} : { allocConf }),
+    ...(gpu === undefined ? {} : { gpu }),
+  };
+}

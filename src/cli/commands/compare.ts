@@ -1,0 +1,85 @@
+import { writeFile } from 'node:fs/promises';
+import { resolve } from 'node:path';
+import { z } from 'zod';
+import { analyze } from '../../attribution/analysis.ts';
+import { ExitStatus } from '../../base/errors.ts';
+import { compareRuns } from '../../compare/comparison.ts';
+import { parseThreshold, type Threshold } from '../../compare/threshold.ts';
+import { compareDocument } from '../../report/compare_document.ts';
+import { compareJunit } from '../../report/compare_junit.ts';
+import { compareSections, overThreshold } from '../../report/compare_sections.ts';
+import { markdownOf } from '../../report/markdown.ts';
+import { textOf } from '../../report/text.ts';
+import { defineCommand } from '../command.ts';
+import { flag, integer, option, positional, text } from '../option.ts';
+import { replayOptions } from './report.ts';
+
+interface CompareConfig {
+  readonly a: string;
+  readonly b: string;
+  readonly allocConf: string | undefined;
+  readonly gpu: string | undefined;
+  readonly failAbove: Threshold | undefined;
+  readonly top: number;
+  readonly json: boolean;
+  readonly markdown: boolean;
+  readonly junit: string | undefined;
+}
+
+const threshold = z.string().transform((written, context): Threshold => {
+  try {
+    return parseThreshold(written);
+  } catch (error) {
+    context.addIssue((error as Error).message);
+    return z.NEVER;
+  }
+});
+
+export const compare = defineCommand<CompareConfig>({
+  name: 'compare',
+  summary: 'Say what changes between two runs, phase by phase, and what causes it',
+  description:
+    'Phases are matched by name, step, micro-batch and occurrence; those of one run only are shown as such. Exit status 1 when --fail-above is passed.',
+  options: {
+    a: positional('A', 'trace of the first run'),
+    b: positional('B', 'trace of the second run'),
+    allocConf: text('CONF', 'replay both with this PYTORCH_ALLOC_CONF').optional(),
+    gpu: text('NAME|BYTES', 'replay both on this GPU or capacity').optional(),
+    failAbove: option(
+      'SIZE|PERCENT',
+      'fail when a peak (allocated, active, reserved, resident) grows by more than this',
+      threshold,
+    ).optional(),
+    top: integer('N', 'rows of each list', { minimum: 1 }).default(8),
+    json: flag('print JSON (docs/compare.schema.json)'),
+    markdown: flag('print Markdown, for a pull-request comment'),
+    junit: text('FILE', 'also write JUnit XML, one case a peak').optional(),
+  },
+  examples: [
+    { command: 'compare main.mtrace branch.mtrace', description: 'what a change costs' },
+    {
+      command: 'compare main.mtrace branch.mtrace --markdown --fail-above 2%',
+      description: 'a comment for the pull request, and a failing check when a peak grows',
+    },
+  ],
+  async run(config, { cwd, output }) {
+    const options = replayOptions(config);
+    const comparison = compareRuns(
+      await analyze(resolve(cwd, config.a), options),
+      await analyze(resolve(cwd, config.b), options),
+    );
+    const limit = config.failAbove ?? null;
+    if (config.junit !== undefined) {
+      await writeFile(resolve(cwd, config.junit), compareJunit(comparison, limit));
+    }
+    if (config.json) {
+      output.json(compareDocument(comparison, limit));
+    } else {
+      const sections = compareSections(comparison, { top: config.top, threshold: limit });
+      const style = { width: output.width, bold: output.colors.bold, warn: output.colors.yellow };
+      output.product(config.markdown ? markdownOf(sections) : textOf(sections, style));
+    }
+    if (limit === null || overThreshold(comparison, limit).length === 0) return ExitStatus.done;
+    return ExitStatus.doesNotFit;
+  },
+});

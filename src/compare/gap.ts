@@ -1,0 +1,208 @@
+// An estimate beside a measurement of the same job: for every phase and kind of memory the gap = estimate − measured, and the first
+// phase in which the two part. Phases that ended out of memory are censored: the job wanted at least what stands there, so they
+// are shown and never scored.
+
+import type { Analysis, DeviceAnalysis } from '../attribution/analysis.ts';
+import { frameText } from '../attribution/frames.ts';
+import { UserError } from '../base/errors.ts';
+import { MEMORY_KINDS, type MemoryKind, type PhaseSpan } from '../timeline/timeline.ts';
+import { framesOf } from '../trace/trace.ts';
+import { type Causes, causesOf, type Side, siteName } from './change.ts';
+import { matchPhases } from './phase_match.ts';
+
+/** Bytes; NaN where a side does not know. `percent` is of the measured value. */
+export interface Gap {
+  readonly estimate: number;
+  readonly measured: number;
+  readonly gap: number;
+  readonly percent: number;
+}
+
+export type Gaps = { readonly [K in MemoryKind]: Gap };
+
+export type PhaseCoverage =
+  /** On both sides and whole: scored. */
+  | 'scored'
+  /** The measured phase ran out of memory: its figures are lower bounds. */
+  | 'censored'
+  | 'estimate_only'
+  | 'measured_only';
+
+export interface PhaseGap {
+  readonly path: string;
+  readonly coverage: PhaseCoverage;
+  readonly estimate: PhaseSpan | null;
+  readonly measured: PhaseSpan | null;
+  /** Peaks inside the phase; null unless both sides have it. */
+  readonly peaks: Gaps | null;
+  /** What the phase added: after − before, allocated. */
+  readonly growth: Gap | null;
+}
+
+/** One call site that holds different amounts, with the largest stack through it on each side. */
+export interface PartingSite {
+  readonly name: string;
+  readonly gap: Gap;
+  /** Frames innermost first; empty where the side has nothing there. */
+  readonly estimateStack: readonly string[];
+  readonly measuredStack: readonly string[];
+}
+
+export interface FirstParting {
+  readonly phase: PhaseGap;
+  /** What changed between the two at the phase's allocated peaks (`a` is the estimate). */
+  readonly causes: Causes;
+  readonly sites: readonly PartingSite[];
+}
+
+export interface MeasuredComparison {
+  readonly estimate: Analysis;
+  readonly measured: Analysis;
+  readonly estimateDevice: DeviceAnalysis;
+  readonly measuredDevice: DeviceAnalysis;
+  /** Of the whole run; `censored` when the measured run ended out of memory. */
+  readonly run: { readonly coverage: 'scored' | 'censored'; readonly peaks: Gaps };
+  readonly phases: readonly PhaseGap[];
+  /** Null when they stay together within the tolerance, or nothing can be scored. */
+  readonly firstParting: FirstParting | null;
+  readonly tolerance: number;
+}
+
+export interface GapOptions {
+  /** A phase parts when its allocated peaks differ by more than this part of the measured one. */
+  readonly tolerance?: number;
+}
+
+/** 1 %: the bar that published estimators of allocated memory hold in their own tests. */
+export const DEFAULT_TOLERANCE = 0.01;
+
+/** Call sites of the first parting that are shown with their stacks. */
+const PARTING_SITES = 5;
+
+/** @throws UserError `COMPARE_SIDES` when the first is no estimate or the second no measurement. */
+export function compareWithMeasurement(
+  estimate: Analysis,
+  measured: Analysis,
+  options: GapOptions = {},
+): MeasuredComparison {
+  const { tolerance = DEFAULT_TOLERANCE } = options;
+  if (measured.measured === undefined || estimate.measured !== undefined) {
+    throw new UserError(
+      'COMPARE_SIDES',
+      'give the estimate first and the measured run second: memtracker compare estimate.mtrace snapshot.pickle',
+    );
+  }
+  const { censored } = measured.measured;
+  const estimateDevice = mainGpu(estimate);
+  const measuredDevice = mainGpu(measured);
+  const phases = matchPhases(
+    estimateDevice.timeline.phases,
+    estimateDevice.timeline.trace,
+    measuredDevice.timeline.phases,
+    measuredDevice.timeline.trace,
+  ).map(({ a, b }): PhaseGap => {
+    const both = a !== null && b !== null;
+    return {
+      path: (a ?? b)?.phase.path ?? '',
+      coverage: !both
+        ? a === null
+          ? 'measured_only'
+          : 'estimate_only'
+        : censored.has(b.phase.id)
+          ? 'censored'
+          : 'scored',
+      estimate: a,
+      measured: b,
+      peaks: both ? gaps(a, b) : null,
+      growth: both
+        ? gap(a.after.allocated - a.before.allocated, b.after.allocated - b.before.allocated)
+        : null,
+    };
+  });
+  return {
+    estimate,
+    measured,
+    estimateDevice,
+    measuredDevice,
+    run: {
+      coverage: censored.size > 0 || measuredDevice.outOfMemory !== null ? 'censored' : 'scored',
+      peaks: gaps(estimateDevice.timeline, measuredDevice.timeline),
+    },
+    phases,
+    firstParting: firstParting(phases, estimateDevice, measuredDevice, tolerance),
+    tolerance,
+  };
+}
+
+/** Phases are entered outermost first: of those that part, the one whose own inner phases do not is where it happens. */
+function firstParting(
+  phases: readonly PhaseGap[],
+  estimate: DeviceAnalysis,
+  measured: DeviceAnalysis,
+  tolerance: number,
+): FirstParting | null {
+  const parts = phases.filter(
+    ({ coverage, peaks }) =>
+      coverage === 'scored' &&
+      peaks !== null &&
+      Math.abs(peaks.allocated.gap) > tolerance * Math.max(1, peaks.allocated.measured),
+  );
+  const first = parts[0];
+  if (first === undefined) return null;
+  let phase = first;
+  for (;;) {
+    const inner = parts.find(
+      (candidate) => candidate.measured?.phase.parent === phase.measured?.phase.id,
+    );
+    if (inner === undefined) break;
+    phase = inner;
+  }
+  if (phase.estimate === null || phase.measured === null) return null;
+  const a = {
+    trace: estimate.timeline.trace,
+    attribution: estimate.attributionAt(phase.estimate.peaks.allocated.event),
+  };
+  const b = {
+    trace: measured.timeline.trace,
+    attribution: measured.attributionAt(phase.measured.peaks.allocated.event),
+  };
+  const causes = causesOf(a, b);
+  const sites = causes.callSites.slice(0, PARTING_SITES).map((change) => ({
+    name: change.name,
+    gap: gap(change.a, change.b),
+    estimateStack: stackThrough(a, change.name),
+    measuredStack: stackThrough(b, change.name),
+  }));
+  return { phase, causes, sites };
+}
+
+/** The largest stack of a side whose call site has this name (see change.ts). */
+function stackThrough({ trace, attribution }: Side, name: string): string[] {
+  const share = attribution.stacks.find(({ op, stack }) => siteName(trace, op, stack) === name);
+  if (share === undefined) return [];
+  return framesOf(trace, share.stack).map(frameText);
+}
+
+function mainGpu(analysis: Analysis): DeviceAnalysis {
+  const device = analysis.devices.find(({ meta }) => meta.type === 'cuda');
+  if (device === undefined) {
+    throw new UserError('COMPARE_SIDES', `${analysis.path} has no memory on a GPU`);
+  }
+  return device;
+}
+
+function gaps(a: Pick<PhaseSpan, 'peaks'>, b: Pick<PhaseSpan, 'peaks'>): Gaps {
+  return Object.fromEntries(
+    MEMORY_KINDS.map((kind) => [kind, gap(a.peaks[kind].bytes, b.peaks[kind].bytes)]),
+  ) as Gaps;
+}
+
+function gap(estimate: number, measured: number): Gap {
+  const difference = estimate - measured;
+  return {
+    estimate,
+    measured,
+    gap: difference,
+    percent: measured === 0 ? Number.NaN : (100 * difference) / measured,
+  };
+}
