@@ -131,6 +131,10 @@ class FakeDistributed:
             functional, "_are_we_tracing", are_we_tracing, "takes our fake mode for a compiler's and then skips AsyncCollectiveTensor"
         )
         self._recorder.policies[torch.ops._c10d_functional.wait_tensor.default] = lambda func, args, kwargs: args[0]
+        # torch 2.14's shape rule for this operator is empty_like (a copy); what really runs wraps the tensor that is there.
+        wrap = getattr(torch.ops._c10d_functional, "_wrap_tensor_autograd", None)
+        if wrap is not None:
+            self._recorder.policies[wrap.default] = lambda func, args, kwargs: functional.AsyncCollectiveTensor(args[0])
 
     def _everywhere(self, module: Any, name: str, value: Any, reason: str) -> None:
         self._replacements.set_everywhere(module, name, value, reason)

@@ -32,7 +32,7 @@ from memtracker_sidecar.workspace_rules import default_rules
 class Run:
     """Everything that belongs to one rank's trace."""
 
-    def __init__(self, spec: WorkerSpec, sink: EventSink) -> None:
+    def __init__(self, spec: WorkerSpec, sink: EventSink, *, allow_fallback_kernels: bool = True) -> None:
         self.spec = spec
         self.sink = sink
         self.replacements = Replacements()
@@ -50,7 +50,7 @@ class Run:
             counters=self.live_bytes,
         )
         self.rules = default_rules()
-        self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True, allow_fallback_kernels=allow_fallback_kernels)
         self.recorder = StorageRecorder(
             sink,
             self.tables,
