@@ -14,7 +14,7 @@ import importlib.util
 import sys
 import types
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 INPUT_OUTPUT_PACKAGES = (
     "av",
@@ -71,7 +71,7 @@ def _stand_in_class(name: str) -> type:
 
 
 class StandInModule(types.ModuleType):
-    __path__: list[str] = []
+    __path__: ClassVar[list[str]] = []
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -107,11 +107,7 @@ def stand_in_for_absent(
     packages: Iterable[str] = INPUT_OUTPUT_PACKAGES,
 ) -> tuple[str, ...]:
     """Installs stand-ins for those packages that cannot be found, and returns their names."""
-    absent = tuple(
-        name
-        for name in packages
-        if name not in sys.modules and importlib.util.find_spec(name) is None
-    )
+    absent = tuple(name for name in packages if name not in sys.modules and importlib.util.find_spec(name) is None)
     if absent:
         sys.meta_path.append(_Finder(absent))
     if "tensorboard" in absent:

@@ -37,6 +37,7 @@ from . import (
     interface,
     phases,
     stage_boundary,
+    torch_versions,
     train_script,
     train_spec,
 )
@@ -73,12 +74,8 @@ class Adapter(AdapterInterface):
             return Detection(False, "TorchTitan needs the folder of a checkout")
         generation = generation_of(checkout)
         if generation is None:
-            marks = "; ".join(
-                f"{each.NAME}: {', '.join(each.MARKS)}" for each in GENERATIONS
-            )
-            return Detection(
-                False, f"{checkout} has the files of no TorchTitan generation ({marks})"
-            )
+            marks = "; ".join(f"{each.NAME}: {', '.join(each.MARKS)}" for each in GENERATIONS)
+            return Detection(False, f"{checkout} has the files of no TorchTitan generation ({marks})")
         return Detection(
             True,
             f"{generation.MARKS[0]}: the {generation.NAME} generation",
@@ -108,15 +105,11 @@ class Adapter(AdapterInterface):
     def install(self, context: AdapterContext) -> None:
         generation = self._generation
         checkout = context.spec.checkout
-        assert generation is not None and checkout is not None, (
-            "plan() comes before install()"
-        )
+        assert generation is not None and checkout is not None, "plan() comes before install()"
         # Relative paths in configs and arguments are relative to the checkout, as its launch scripts start there.
         os.chdir(checkout)
         for package in absent_packages.stand_in_for_absent():
-            context.log(
-                f"package {package} is not installed; it only reads or writes, an empty stand-in is used"
-            )
+            context.log(f"package {package} is not installed; it only reads or writes, an empty stand-in is used")
         _require_from(checkout, context)
         self._job = _parse(generation, list(context.plan.argv))
         lost = interface.require(
@@ -150,16 +143,12 @@ class Adapter(AdapterInterface):
             tokenizer_files=_has_tokenizer(self._job),
         )
         if synthetic:
-            documents.install(
-                context.replacements, length or self._job.document_length()
-            )
+            documents.install(context.replacements, length or self._job.document_length())
             context.uncovered(
                 "data_dependent",
                 "document layout",
                 detail=f"synthetic tokens; a document begins every {length or self._job.document_length()} tokens",
-                assumption="documents as long as the context"
-                if length is None
-                else "--option document_length",
+                assumption="documents as long as the context" if length is None else "--option document_length",
             )
         context.facts("config", generation.facts(self._job))
 
@@ -167,18 +156,15 @@ class Adapter(AdapterInterface):
         phases.install(context.phases, context.replacements, generation.SPANS)
         trainer = getattr(self._job, "trainer", None)
         if trainer is not None:
-            phases.install_on_class(
-                context.phases, context.replacements, trainer, generation.TRAINER_SPANS
-            )
+            phases.install_on_class(context.phases, context.replacements, trainer, generation.TRAINER_SPANS)
             _report_steps(context, trainer)
         else:
             train_script.mark_steps(context, self._job)
+        torch_versions.restore(context, str(context.spec.options.get("torch", "")))
         stage_boundary.install(context.replacements, self._job.boundary)
         routing = expert_routing.ExpertRouting(
             context.option("routing", 1.0),
-            lambda name, detail, assumption: context.uncovered(
-                "data_dependent", name, detail=detail, assumption=assumption
-            ),
+            lambda name, detail, assumption: context.uncovered("data_dependent", name, detail=detail, assumption=assumption),
         )
         expert_routing.install(context.replacements, routing)
 
@@ -229,9 +215,7 @@ def _parse(generation: ModuleType, argv: list[str]) -> Any:
         with contextlib.redirect_stderr(told), contextlib.redirect_stdout(told):
             return generation.parse(argv)
     except SystemExit as error:
-        raise ArgumentsRefused(
-            told.getvalue().strip() or f"the parser ended with status {error.code}"
-        ) from error
+        raise ArgumentsRefused(told.getvalue().strip() or f"the parser ended with status {error.code}") from error
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "torchtitan":
             raise ArgumentsRefused(str(error)) from error

@@ -7,7 +7,6 @@ building: input and output off, synthetic data, the number of steps. Everything 
 
 from __future__ import annotations
 
-import gc
 import importlib
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +15,7 @@ import torch
 
 from .interface import Need
 from .phases import (
-    MATERIALIZE_SPAN,
-    PIPELINE_SPANS,
+    COMMON_SPANS,
     MicroBatchCounter,
     Span,
     step_of_trainer,
@@ -31,9 +29,7 @@ MARKS = ("torchtitan/trainer.py", "torchtitan/config/manager.py")
 
 NEEDS = (
     Need("torchtitan.config", "ConfigManager.parse_args", "parses the arguments"),
-    Need(
-        "torchtitan.trainer", "Trainer.Config", "is edited before the trainer is built"
-    ),
+    Need("torchtitan.trainer", "Trainer.Config", "is edited before the trainer is built"),
     Need("torchtitan.trainer", "Trainer.train", "runs the job"),
     Need("torchtitan.tools.logging", "init_logger", "as torchtitan.train.main does"),
     Need(
@@ -47,9 +43,7 @@ NEEDS = (
 _MICRO_BATCHES = MicroBatchCounter()
 
 
-def _begin_step(
-    arguments: tuple[Any, ...], keywords: dict[str, Any]
-) -> dict[str, str | int]:
+def _begin_step(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, str | int]:
     _MICRO_BATCHES.restart()
     return step_of_trainer(arguments, keywords)
 
@@ -69,8 +63,7 @@ TRAINER_SPANS = (
 """Methods of the trainer's class; a subclass may override them, so they are wrapped on the class that is built."""
 
 SPANS = (
-    *PIPELINE_SPANS,
-    MATERIALIZE_SPAN,
+    *COMMON_SPANS,
     Span("torchtitan.protocols", "BaseModel.init_weights", "init_weights"),
     Span(
         "torchtitan.components.optimizer",
@@ -78,9 +71,7 @@ SPANS = (
         "build_optimizer",
     ),
     Span("torchtitan.components.optimizer", "OptimizersContainer.step", "optimizer"),
-    Span(
-        "torchtitan.components.optimizer", "OptimizersContainer.zero_grad", "zero_grad"
-    ),
+    Span("torchtitan.components.optimizer", "OptimizersContainer.zero_grad", "zero_grad"),
     Span("torchtitan.distributed.utils", "clip_grad_norm_", "clip_gradients"),
     Span("torchtitan.tools.utils", "GarbageCollection.run", "collect_garbage"),
     Span("torchtitan.components.validate", "Validator.validate", "validation"),
@@ -101,11 +92,7 @@ class Job:
         return list(trainer.model_parts)
 
     def loss_class(self, trainer: Any) -> type[Any] | None:
-        return (
-            type(trainer.loss_fn)
-            if isinstance(getattr(trainer, "loss_fn", None), object)
-            else None
-        )
+        return type(trainer.loss_fn) if isinstance(getattr(trainer, "loss_fn", None), object) else None
 
     def optimizers(self, trainer: Any) -> list[Any]:
         return list(trainer.optimizers)
@@ -139,9 +126,7 @@ class Job:
 
 def _context_length(config: Any) -> int:
     """Tokens of a context: `max_context_length` after 0.3, `seq_len` at 0.3."""
-    return int(
-        getattr(config.training, "max_context_length", None) or config.training.seq_len
-    )
+    return int(getattr(config.training, "max_context_length", None) or config.training.seq_len)
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -155,11 +140,7 @@ def _dtype(name: str) -> torch.dtype:
 def parse(arguments: list[str]) -> Job:
     """Parses the job's own arguments with the checkout's own parser; a refusal is the checkout's own message."""
     importlib.import_module("torchtitan.tools.logging").init_logger()
-    config = (
-        importlib.import_module("torchtitan.config")
-        .ConfigManager()
-        .parse_args(arguments)
-    )
+    config = importlib.import_module("torchtitan.config").ConfigManager().parse_args(arguments)
     owner = type(config)._owner
     return Job(owner, config)
 
@@ -191,15 +172,11 @@ def edit(
     if hasattr(config.debug, "enable_structured_logging"):
         config.debug.enable_structured_logging = False
         logger = importlib.import_module("torchtitan.observability.structured_logger")
-        logger.init_structured_logger(
-            source="training", output_dir=folder, enable=False
-        )
+        logger.init_structured_logger(source="training", output_dir=folder, enable=False)
     if synthetic:
         config.dataloader = SyntheticLoaderConfig(document_length=document_length)
         if config.validator.enable and hasattr(config.validator, "dataloader"):
-            config.validator.dataloader = SyntheticLoaderConfig(
-                document_length=document_length
-            )
+            config.validator.dataloader = SyntheticLoaderConfig(document_length=document_length)
     if not tokenizer_files:
         config.tokenizer = SyntheticTokenizerConfig(vocabulary=_vocabulary(config))
 
@@ -209,9 +186,7 @@ def _vocabulary(config: Any) -> int:
     for name in ("vocab_size", "padded_vocab_size"):
         if isinstance(getattr(model, name, None), int):
             return int(getattr(model, name))
-    return int(
-        getattr(getattr(model, "tok_embeddings", None), "num_embeddings", 0) or 0
-    )
+    return int(getattr(getattr(model, "tok_embeddings", None), "num_embeddings", 0) or 0)
 
 
 def facts(job: Job) -> dict[str, str | int | float | bool | None]:
@@ -229,7 +204,3 @@ def facts(job: Job) -> dict[str, str | int | float | bool | None]:
     described.get("model_spec", {}).pop("model", None)
     visit("", described)
     return flat
-
-
-def after_run() -> None:
-    gc.collect()

@@ -22,16 +22,10 @@ _FUNCTION = "create_varlen_metadata_for_document"
 _MODULES = ("torchtitan.models.common.attention", "torchtitan.models.attention")
 
 
-def _laid_out(
-    parameter: str, like: torch.Tensor, document_length: int, eos: int | None
-) -> torch.Tensor:
+def _laid_out(parameter: str, like: torch.Tensor, document_length: int, eos: int | None) -> torch.Tensor:
     """Real host positions, or real host tokens with an end-of-text token last in each document."""
     index = torch.arange(like.shape[-1]) % document_length
-    values = (
-        index
-        if parameter == "positions"
-        else torch.where(index == document_length - 1, eos or 0, (eos or 0) + 1)
-    )
+    values = index if parameter == "positions" else torch.where(index == document_length - 1, eos or 0, (eos or 0) + 1)
     return values.expand(like.shape).contiguous()
 
 
@@ -43,9 +37,7 @@ def _on_device(metadata: Any, device: torch.device) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         if id(value) not in moved:
-            moved[id(value)] = torch.empty(
-                tuple(value.shape), dtype=value.dtype, device=device
-            )
+            moved[id(value)] = torch.empty(tuple(value.shape), dtype=value.dtype, device=device)
         return moved[id(value)]
 
     return type(metadata)(*(move(value) for value in metadata))
@@ -76,10 +68,7 @@ def install(replacements: Replacements, document_length: int) -> None:
 
         for loaded in list(sys.modules.values()):
             name = getattr(loaded, "__name__", "")
-            if (
-                name.startswith("torchtitan.")
-                and vars(loaded).get(_FUNCTION) is function
-            ):
+            if name.startswith("torchtitan.") and vars(loaded).get(_FUNCTION) is function:
                 replacements.set(
                     loaded,
                     _FUNCTION,

@@ -55,12 +55,7 @@ class ExpertRouting:
         Both generations read the sizes to send first and the sizes to receive second (token_dispatcher.py,
         `_sync_token_count_exchange`; expert_parallel.py, `_token_dispatch`); only the second is scaled.
         """
-        if (
-            self._rows is None
-            or not isinstance(tensor, FakeTensor)
-            or tensor.dim() != 1
-            or tensor.is_floating_point()
-        ):
+        if self._rows is None or not isinstance(tensor, FakeTensor) or tensor.dim() != 1 or tensor.is_floating_point():
             return None
         rows = self._rows if self._reads == 0 else round(self._rows * self._factor)
         self._reads += 1
@@ -113,9 +108,7 @@ def install(replacements: Replacements, routing: ExpertRouting) -> None:
         "split sizes of expert routing come from a named assumption",
     )
 
-    def around(
-        module: str, attribute: str, rows: Callable[[tuple[Any, ...]], int]
-    ) -> None:
+    def around(module: str, attribute: str, rows: Callable[[tuple[Any, ...]], int]) -> None:
         found = holder_of(module, attribute)
         if found is None:
             return
@@ -126,9 +119,7 @@ def install(replacements: Replacements, routing: ExpertRouting) -> None:
             with routing.dispatch(rows(arguments)):
                 return function(*arguments, **keywords)
 
-        replacements.set(
-            holder, name, with_routing, "tells how many rows a dispatch sends"
-        )
+        replacements.set(holder, name, with_routing, "tells how many rows a dispatch sends")
 
     # dispatch(self, x_TD, topk_scores_TK, topk_expert_ids_TK, …)
     around(

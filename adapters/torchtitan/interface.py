@@ -37,9 +37,7 @@ def holder_of(module: str, attribute: str) -> tuple[Any, str] | None:
     try:
         holder: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name is not None and (
-            module == error.name or module.startswith(error.name + ".")
-        ):
+        if error.name is not None and (module == error.name or module.startswith(error.name + ".")):
             return None
         raise
     *path, last = attribute.split(".")

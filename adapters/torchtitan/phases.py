@@ -26,14 +26,10 @@ Labels = Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Label]]
 class PhaseRecorder(Protocol):
     """What the sidecar offers to adapters: a labelled span."""
 
-    def phase(
-        self, name: str, **labels: Label
-    ) -> contextlib.AbstractContextManager[None]: ...
+    def phase(self, name: str, **labels: Label) -> contextlib.AbstractContextManager[None]: ...
 
 
-def _no_labels(
-    arguments: tuple[Any, ...], keywords: dict[str, Any]
-) -> dict[str, Label]:
+def _no_labels(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Label]:
     del arguments, keywords
     return {}
 
@@ -50,9 +46,7 @@ class Span:
 
     @property
     def need(self) -> Need:
-        return Need(
-            self.module, self.attribute, f"labels the phase {self.phase}", self.required
-        )
+        return Need(self.module, self.attribute, f"labels the phase {self.phase}", self.required)
 
 
 class MicroBatchCounter:
@@ -64,26 +58,20 @@ class MicroBatchCounter:
     def restart(self) -> None:
         self._next = 0
 
-    def labels(
-        self, arguments: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> dict[str, Label]:
+    def labels(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Label]:
         del arguments, keywords
         self._next += 1
         return {"micro_batch": self._next - 1}
 
 
-def _argument(
-    arguments: tuple[Any, ...], keywords: dict[str, Any], position: int, name: str
-) -> Any:
+def _argument(arguments: tuple[Any, ...], keywords: dict[str, Any], position: int, name: str) -> Any:
     return arguments[position] if len(arguments) > position else keywords.get(name)
 
 
 def _chunk(name: str) -> Labels:
     """Labels of `PipelineStage.<pass>_one_chunk(self, chunk_id, …)`: which stage, which micro-batch."""
 
-    def labels(
-        arguments: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> dict[str, Label]:
+    def labels(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Label]:
         stage = arguments[0]
         return {
             "stage": int(stage.stage_index),
@@ -116,19 +104,20 @@ PIPELINE_SPANS = (
 )
 """Each action of a schedule (torch/distributed/pipelining/stage.py); the same in every TorchTitan generation."""
 
-MATERIALIZE_SPAN = Span("torch.nn", "Module.to_empty", "materialize")
+COMMON_SPANS = (
+    *PIPELINE_SPANS,
+    Span("torch.nn", "Module.to_empty", "materialize"),
+    Span("torch", "Tensor.backward", "backward"),
+)
+"""What every generation does through PyTorch."""
 
 
-def step_of_trainer(
-    arguments: tuple[Any, ...], keywords: dict[str, Any]
-) -> dict[str, Label]:
+def step_of_trainer(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Label]:
     del keywords
     return {"step": int(arguments[0].step)}
 
 
-def install(
-    recorder: PhaseRecorder, replacements: Replacements, spans: Iterable[Span]
-) -> None:
+def install(recorder: PhaseRecorder, replacements: Replacements, spans: Iterable[Span]) -> None:
     """Wraps the functions of the table. A span whose function the checkout does not have is passed over here: the
     interface check has already named it."""
     for span in spans:
@@ -162,9 +151,7 @@ def install_on_class(
             )
 
 
-def _spanned(
-    recorder: PhaseRecorder, function: Callable[..., Any], span: Span
-) -> Callable[..., Any]:
+def _spanned(recorder: PhaseRecorder, function: Callable[..., Any], span: Span) -> Callable[..., Any]:
     @functools.wraps(function)
     def spanned(*arguments: Any, **keywords: Any) -> Any:
         if torch.compiler.is_compiling():
@@ -175,14 +162,27 @@ def _spanned(
     return spanned
 
 
+def span_loss(recorder: PhaseRecorder, replacements: Replacements, trainer: Any) -> None:
+    """Opens `loss` around the trainer's loss: an object whose class is called (0.3 and after) or a plain function."""
+    loss = getattr(trainer, "loss_fn", None)
+    if loss is None:
+        return
+    span = Span("", "", "loss")
+    if type(loss).__module__.startswith("torchtitan") and callable(loss):
+        replacements.set(
+            type(loss),
+            "__call__",
+            _spanned(recorder, type(loss).__call__, span),
+            "opens phase loss",
+        )
+    elif callable(loss):
+        trainer.loss_fn = _spanned(recorder, loss, span)
+
+
 def span_forward(recorder: PhaseRecorder, model: torch.nn.Module) -> None:
     """Opens `forward` around a call of the root module, hooks included: FSDP gathers and reshards in hooks, which run
     inside nn.Module._call_impl (torch/nn/modules/module.py), so that is what is wrapped, on the instance."""
-    name = (
-        "_call_impl"
-        if getattr(model, "_compiled_call_impl", None) is None
-        else "_compiled_call_impl"
-    )
+    name = "_call_impl" if getattr(model, "_compiled_call_impl", None) is None else "_compiled_call_impl"
     call = getattr(model, name)
 
     @functools.wraps(call)

@@ -44,9 +44,7 @@ class Boundary:
     dtype: torch.dtype
 
     def tensor(self) -> torch.Tensor:
-        return torch.empty(
-            self.sizes, device="cuda", dtype=self.dtype, requires_grad=True
-        )
+        return torch.empty(self.sizes, device="cuda", dtype=self.dtype, requires_grad=True)
 
 
 def _pipelining(name: str) -> Any:

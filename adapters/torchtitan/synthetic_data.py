@@ -27,26 +27,16 @@ class BatchShape:
     document_length: int
 
     def positions(self) -> torch.Tensor:
-        return (
-            (torch.arange(self.sizes[-1]) % self.document_length)
-            .expand(self.sizes)
-            .contiguous()
-        )
+        return (torch.arange(self.sizes[-1]) % self.document_length).expand(self.sizes).contiguous()
 
 
-def token_batches(
-    shape: BatchShape, *, with_positions: bool, token: int = 0
-) -> Iterator[Batch]:
+def token_batches(shape: BatchShape, *, with_positions: bool, token: int = 0) -> Iterator[Batch]:
     """An endless stream of micro-batches `({"input": ids, "positions": …}, labels)`, int64 as torch.LongTensor."""
     while True:
         with unset_fake_temporarily():
             tokens = torch.full(shape.sizes, token, dtype=torch.int64)
             labels = torch.zeros(shape.sizes, dtype=torch.int64)
-            inputs = (
-                {"input": tokens, "positions": shape.positions()}
-                if with_positions
-                else {"input": tokens}
-            )
+            inputs = {"input": tokens, "positions": shape.positions()} if with_positions else {"input": tokens}
         yield inputs, labels
 
 
@@ -106,17 +96,11 @@ def batch_shape(keywords: dict[str, Any], document_length: int | None) -> BatchS
     """
     if "num_tokens_per_batch" in keywords:
         context = int(keywords["max_context_length"])
-        return BatchShape(
-            (int(keywords["num_tokens_per_batch"]),), document_length or context
-        )
+        return BatchShape((int(keywords["num_tokens_per_batch"]),), document_length or context)
     if "local_batch_size" in keywords:
         length = int(keywords["seq_len"])
-        return BatchShape(
-            (int(keywords["local_batch_size"]), length), document_length or length
-        )
-    raise TypeError(
-        f"the trainer builds its data loader with unknown keywords: {sorted(keywords)}"
-    )
+        return BatchShape((int(keywords["local_batch_size"]), length), document_length or length)
+    raise TypeError(f"the trainer builds its data loader with unknown keywords: {sorted(keywords)}")
 
 
 class SyntheticTokenizer:

@@ -16,7 +16,7 @@ import torch
 from memtracker_sidecar.adapter_api import AdapterContext
 
 from .interface import Need
-from .phases import MATERIALIZE_SPAN, PIPELINE_SPANS, PhaseRecorder, Span
+from .phases import COMMON_SPANS, PhaseRecorder, Span
 from .stage_boundary import Boundary
 from .synthetic_data import BatchShape, SyntheticTokenizer, token_batches
 
@@ -34,8 +34,7 @@ NEEDS = (
 TRAINER_SPANS: tuple[Span, ...] = ()
 
 SPANS = (
-    *PIPELINE_SPANS,
-    MATERIALIZE_SPAN,
+    *COMMON_SPANS,
     Span("torchtitan.utils", "clip_grad_norm_", "clip_gradients"),
     Span("torchtitan.optimizer", "OptimizersContainer.step", "optimizer"),
     Span("torchtitan.optimizer", "OptimizersContainer.zero_grad", "zero_grad"),
@@ -87,9 +86,7 @@ class Job:
         divisor = experimental.context_parallel_degree * training.tensor_parallel_degree
         models = importlib.import_module("torchtitan.models").models_config
         width = int(models[self.config.model.name][self.config.model.flavor].dim)
-        dtype = {"bfloat16": torch.bfloat16, "float32": torch.float32}[
-            training.mixed_precision_param
-        ]
+        dtype = {"bfloat16": torch.bfloat16, "float32": torch.float32}[training.mixed_precision_param]
         return Boundary(
             (training.batch_size // micro_batches, training.seq_len // divisor, width),
             dtype,
@@ -154,10 +151,7 @@ def edit(
         ) -> Iterator[Any]:
             del dataset, path, tokenizer
             shape = BatchShape((batch_size, seq_len), length)
-            return (
-                (inputs["input"], labels)
-                for inputs, labels in token_batches(shape, with_positions=False)
-            )
+            return ((inputs["input"], labels) for inputs, labels in token_batches(shape, with_positions=False))
 
         script.build_hf_data_loader = loader
 
@@ -174,9 +168,7 @@ def mark_steps(context: AdapterContext, job: Job) -> None:
         context.progress(f"step {step} of {context.spec.steps}")
         run(self, step)
 
-    context.replacements.set(
-        collection, "run", run_and_mark, "tells where a step begins"
-    )
+    context.replacements.set(collection, "run", run_and_mark, "tells where a step begins")
     job.steps = steps
 
 

@@ -16,8 +16,7 @@ import torch
 
 from .interface import Need
 from .phases import (
-    MATERIALIZE_SPAN,
-    PIPELINE_SPANS,
+    COMMON_SPANS,
     MicroBatchCounter,
     Span,
     step_of_trainer,
@@ -52,9 +51,7 @@ NEEDS = (
 _MICRO_BATCHES = MicroBatchCounter()
 
 
-def _begin_step(
-    arguments: tuple[Any, ...], keywords: dict[str, Any]
-) -> dict[str, str | int]:
+def _begin_step(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, str | int]:
     _MICRO_BATCHES.restart()
     return step_of_trainer(arguments, keywords)
 
@@ -72,17 +69,14 @@ TRAINER_SPANS = (
 )
 
 SPANS = (
-    *PIPELINE_SPANS,
-    MATERIALIZE_SPAN,
+    *COMMON_SPANS,
     Span(
         "torchtitan.components.optimizer",
         "OptimizersContainer.__init__",
         "build_optimizer",
     ),
     Span("torchtitan.components.optimizer", "OptimizersContainer.step", "optimizer"),
-    Span(
-        "torchtitan.components.optimizer", "OptimizersContainer.zero_grad", "zero_grad"
-    ),
+    Span("torchtitan.components.optimizer", "OptimizersContainer.zero_grad", "zero_grad"),
     Span("torchtitan.distributed.utils", "clip_grad_norm_", "clip_gradients"),
     Span("torchtitan.tools.utils", "GarbageCollection.run", "collect_garbage"),
     Span(
@@ -121,17 +115,11 @@ class Job:
         """Hidden states (micro-batch, sequence, width) of a stage boundary."""
         training, parallelism = self.config.training, self.config.parallelism
         batch = getattr(parallelism, "pipeline_parallel_microbatch_size", 1)
-        divisor = (
-            parallelism.context_parallel_degree * parallelism.tensor_parallel_degree
-        )
-        spec = importlib.import_module(
-            "torchtitan.protocols.train_spec"
-        ).get_train_spec(self.config.model.name)
+        divisor = parallelism.context_parallel_degree * parallelism.tensor_parallel_degree
+        spec = importlib.import_module("torchtitan.protocols.train_spec").get_train_spec(self.config.model.name)
         arguments = getattr(spec, "model_args", None) or spec.config
         width = int(arguments[self.config.model.flavor].dim)
-        dtype = {"bfloat16": torch.bfloat16, "float32": torch.float32}[
-            training.mixed_precision_param
-        ]
+        dtype = {"bfloat16": torch.bfloat16, "float32": torch.float32}[training.mixed_precision_param]
         return Boundary((batch, training.seq_len // divisor, width), dtype)
 
 
@@ -176,9 +164,7 @@ def edit(
         _replace_builders(config, synthetic, document_length, tokenizer_files)
 
 
-def _replace_builders(
-    config: Any, synthetic: bool, document_length: int | None, tokenizer_files: bool
-) -> None:
+def _replace_builders(config: Any, synthetic: bool, document_length: int | None, tokenizer_files: bool) -> None:
     specs = importlib.import_module("torchtitan.protocols.train_spec")
     original = specs.get_train_spec
 
@@ -195,9 +181,7 @@ def _replace_builders(
         return SyntheticLoader(lambda: _batches(shape))
 
     def get_train_spec(name: str) -> Any:
-        changes: dict[str, Any] = (
-            {} if tokenizer_files else {"build_tokenizer_fn": tokenizer}
-        )
+        changes: dict[str, Any] = {} if tokenizer_files else {"build_tokenizer_fn": tokenizer}
         if synthetic:
             changes["build_dataloader_fn"] = loader
         return dataclasses.replace(original(name), **changes)
@@ -224,11 +208,7 @@ def facts(job: Job) -> dict[str, str | int | float | bool | None]:
     flat: dict[str, str | int | float | bool | None] = {}
     for section in dataclasses.fields(job.config):
         values = getattr(job.config, section.name)
-        for name, value in (
-            vars(values).items()
-            if not dataclasses.is_dataclass(values)
-            else dataclasses.asdict(values).items()
-        ):
+        for name, value in vars(values).items() if not dataclasses.is_dataclass(values) else dataclasses.asdict(values).items():
             if value is None or isinstance(value, (str, int, float, bool)):
                 flat[f"{section.name}.{name}"] = value
     return flat

@@ -81,7 +81,7 @@ class AttentionChoice:
     def _possible(
         self, backend: SDPBackend, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool
     ) -> bool:
-        if backend is SDPBackend.MATH:
+        if backend == SDPBackend.MATH:
             return True
         if query.dim() != 4 or min(query.shape[-2], key.shape[-2]) == 0:
             return False
@@ -89,7 +89,7 @@ class AttentionChoice:
         if any(tensor.stride(-1) != 1 for tensor in (query, key, value)):
             return False
         same_head = head == key.shape[-1] == value.shape[-1]
-        if backend is SDPBackend.FLASH_ATTENTION:
+        if backend == SDPBackend.FLASH_ATTENTION:
             return (
                 self._capability >= (8, 0)
                 and query.dtype in _HALF
@@ -98,7 +98,7 @@ class AttentionChoice:
                 and head <= 256
                 and not (is_causal and query.shape[-2] != key.shape[-2])
             )
-        if backend is SDPBackend.CUDNN_ATTENTION:
+        if backend == SDPBackend.CUDNN_ATTENTION:
             limit = 256 if self._capability[0] in (9, 10) else 128
             return (
                 self._capability >= (8, 0)
@@ -137,7 +137,7 @@ class AttentionChoice:
             attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(attn_mask.logical_not(), -math.inf)
         gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
         out: Tensor
-        if backend is SDPBackend.FLASH_ATTENTION:
+        if backend == SDPBackend.FLASH_ATTENTION:
             width = query.shape[-1]
             scale = scale if scale is not None else width**-0.5
             padding = -width % 8  # pad_last_dim<8>
@@ -145,12 +145,12 @@ class AttentionChoice:
                 query, key, value = (torch.nn.functional.pad(tensor, (0, padding)) for tensor in (query, key, value))
             out = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
             return out[..., :width] if padding else out
-        if backend is SDPBackend.CUDNN_ATTENTION:
+        if backend == SDPBackend.CUDNN_ATTENTION:
             out = aten._scaled_dot_product_cudnn_attention(
                 query, key, value, attn_mask, gradients, dropout_p, is_causal, False, scale=scale
             )[0]
             return out
-        if backend is SDPBackend.EFFICIENT_ATTENTION:
+        if backend == SDPBackend.EFFICIENT_ATTENTION:
             if query.shape[1] != key.shape[1]:
                 groups = query.shape[1] // key.shape[1]
                 key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)

@@ -1,0 +1,54 @@
+"""What PyTorch did differently when an old job ran, where it changes memory and can be put back.
+
+A checkout of 2024 runs on the pinned PyTorch, but its published memory was measured on the PyTorch of its time.
+`--option torch=2.6` restores the named behaviours of that version; nothing else of it is emulated.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from memtracker_sidecar.adapter_api import AdapterContext
+
+
+def _root_never_reshards(context: AdapterContext) -> None:
+    def make(lazy_init: Callable[[Any], None]) -> Callable[[Any], None]:
+        def with_old_root(state: Any) -> None:
+            if state._is_root is None:
+                state._auto_reshard_after_forward = True
+            lazy_init(state)
+
+        return with_old_root
+
+    context.replace(
+        "torch.distributed.fsdp._fully_shard._fsdp_state",
+        "FSDPState._lazy_init",
+        make,
+        "until 2.7 the root's parameters stayed gathered after forward whatever fully_shard() was told",
+    )
+
+
+def _flash_before_cudnn(context: AdapterContext) -> None:
+    del context
+    # aten/src/ATen/Context.h of 2.6: the priority order is flash, efficient, math, cudnn, with no exception for Hopper. The
+    # variable is PyTorch's own switch for the exception that later versions make.
+    os.environ["TORCH_CUDNN_SDPA_DEPRIORITIZED"] = "1"
+
+
+BEHAVIOURS: dict[str, dict[str, Callable[[AdapterContext], None]]] = {
+    "2.6": {
+        # torch/distributed/fsdp/_fully_shard/_fsdp_state.py of 2.6, FSDPState._lazy_init: post_forward_mesh_info = None
+        "the FSDP2 root does not reshard after forward": _root_never_reshards,
+        "scaled_dot_product_attention tries flash before cuDNN": _flash_before_cudnn,
+    },
+}
+"""By PyTorch version: sentence -> what restores it."""
+
+
+def restore(context: AdapterContext, version: str) -> None:
+    """Puts the named behaviours of `version` back and says so in the trace."""
+    for sentence, apply in BEHAVIOURS.get(version, {}).items():
+        apply(context)
+        context.uncovered("feature", f"PyTorch {version}", detail=sentence, assumption=f"--option torch={version}")
