@@ -1,14 +1,15 @@
 """A process group of any world and rank, without the other ranks.
 
-Every communicator and every collective of this rank is reported, with payload, stream and group. The ranks are PyTorch's own
-`fake` backend: results keep their shapes, nothing travels. What NCCL's process group does to memory is kept: an asynchronous
-collective holds its tensors until its work is waited for.
+The groups are PyTorch's own `fake` backend, whatever backend the job asks for; each one that this rank belongs to is reported as
+a communicator. Object collectives are answered as if every rank sent what this rank sends. Mesh arithmetic and DTensor's
+sharding propagation are kept off the ledger. Collectives on tensors are in `collectives.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
+import functools
+import pickle
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,6 +19,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from memtracker_sidecar import protocol
+from memtracker_sidecar.collectives import Collectives, PendingWork
 from memtracker_sidecar.emitter import EventSink
 from memtracker_sidecar.recorder import StorageRecorder
 from memtracker_sidecar.replacements import Replacements
@@ -46,7 +48,12 @@ class FakeDistributed:
         self.rank = rank
         self.gpus_per_node = gpus_per_node
         self._communicators: dict[str, int] = {}
-        self._collective_ids = itertools.count(1)
+        self._backends: dict[str, str] = {}
+        self._made = 0
+        self._eager = False
+        self.backend = "nccl"
+        """Backend that the job asked for by default."""
+        self.collectives = Collectives(sink, tables, recorder, self._communicator_of)
 
     def environment(self) -> dict[str, str]:
         """What a launcher (torchrun) sets for this rank."""
@@ -72,47 +79,78 @@ class FakeDistributed:
         import torch.distributed._functional_collectives as functional
         import torch.testing._internal.distributed.fake_pg as fake_pg  # registers the backend
 
+        self.collectives.install()
         original_init = c10d.init_process_group
         original_new = c10d.new_group
+        original_destroy = c10d.destroy_process_group
 
-        def init_process_group(backend: Any = None, *arguments: Any, **options: Any) -> None:
-            asked = backend or options.get("backend") or "nccl"
+        def init_process_group(backend: Any = None, *_arguments: Any, **options: Any) -> None:
+            self.backend = _nccl_name(backend)
+            self._eager = options.get("device_id") is not None
             original_init("fake", rank=self.rank, world_size=self.world, store=fake_pg.FakeStore())
-            self._describe(c10d._get_default_group(), str(asked), options)
+            self._describe(c10d._get_default_group(), self.backend, options, parent=0)
 
-        def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, **options: Any) -> Any:
-            asked = backend or self.backend
-            group = original_new(ranks, backend="fake", **{k: v for k, v in options.items() if k in ("group_desc", "use_local_synchronization", "sort_ranks")})
-            self._describe(group, str(asked), options)
+        def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, pg_options: Any = None, **options: Any) -> Any:
+            kept = {name: options[name] for name in ("group_desc", "use_local_synchronization") if options.get(name)}
+            group = original_new(ranks, backend="fake", **kept)
+            # With a bound device PyTorch splits NCCL groups from the default one (distributed_c10d._get_split_source).
+            parent = 1 if self._eager else 0
+            self._describe(group, self.backend if backend is None else _nccl_name(backend), options, parent)
             return group
 
-        self.backend = "nccl"
+        def destroy_process_group(group: Any = None) -> None:
+            gone = list(self._communicators) if group is None else [getattr(group, "group_name", "")]
+            original_destroy(group)
+            for name in gone:
+                communicator = self._communicators.pop(name, None)
+                if communicator is not None:
+                    self._sink.emit(protocol.communicator_destroy(communicator))
+
         reason = "there are no other ranks; the fake backend stands for every backend"
         self._everywhere(c10d, "init_process_group", init_process_group, reason)
         self._everywhere(c10d, "new_group", new_group, reason)
+        self._everywhere(c10d, "destroy_process_group", destroy_process_group, reason)
+        self._replacements.set(dist, "get_backend", self.backend_of, "training code asks whether the backend is nccl")
+
+        def pickled(value: Any, group: Any, kind: str, ranks: int) -> None:
+            self._small(kind, group, len(pickle.dumps(value)) * ranks if _picklable(value) else 0)
 
         def gather_all(objects: list[Any], value: Any, group: Any = None, *_: Any, **__: Any) -> None:
+            pickled(value, group, "all_gather", len(objects))
             objects[:] = [value] * len(objects)
 
-        def gather(value: Any, objects: list[Any] | None = None, *_: Any, **__: Any) -> None:
+        def gather(value: Any, objects: list[Any] | None = None, dst: Any = None, group: Any = None, *_: Any, **__: Any) -> None:
+            pickled(value, group, "gather", 1)
             if objects:
-                gather_all(objects, value)
+                objects[:] = [value] * len(objects)
 
-        def scatter(output: list[Any], objects: list[Any] | None = None, *_: Any, **__: Any) -> None:
+        def broadcast(objects: list[Any], src: Any = None, group: Any = None, *_: Any, **__: Any) -> None:
+            pickled(objects, group, "broadcast", 1)
+
+        def scatter(output: list[Any], objects: list[Any] | None = None, src: Any = None, group: Any = None, *_: Any, **__: Any) -> None:
             if objects:
                 output[0] = objects[min(self.rank, len(objects) - 1)]
+            pickled(output, group, "scatter", 1)
+
+        def barrier(group: Any = None, *_: Any, async_op: bool = False, **__: Any) -> Any:
+            self._small("barrier", group, 4)
+            return PendingWork(lambda: None, []) if async_op else None
 
         objects: dict[str, Any] = {
             "all_gather_object": gather_all,
             "gather_object": gather,
-            "broadcast_object_list": lambda *_, **__: None,
+            "broadcast_object_list": broadcast,
             "scatter_object_list": scatter,
-            "barrier": lambda *_, **__: None,
-            "monitored_barrier": lambda *_, **__: None,
+            "barrier": barrier,
+            "monitored_barrier": barrier,
         }
         for name, value in objects.items():
             self._everywhere(c10d, name, value, "every rank of the pretended job sends what this rank sends")
         self._replacements.set(c10d, "_set_pg_timeout", lambda *_, **__: None, "the fake backend has no time-outs")
+
+        self._replacements.set(
+            dist, "_verify_params_across_processes", lambda *_, **__: None, "DDP compares shapes with the other ranks by value"
+        )
 
         self._keep_meshes_real()
         self._quiet_dtensor()
@@ -130,7 +168,6 @@ class FakeDistributed:
         self._replacements.set(
             functional, "_are_we_tracing", are_we_tracing, "takes our fake mode for a compiler's and then skips AsyncCollectiveTensor"
         )
-        self._recorder.policies[torch.ops._c10d_functional.wait_tensor.default] = lambda func, args, kwargs: args[0]
         # torch 2.14's shape rule for this operator is empty_like (a copy); what really runs wraps the tensor that is there.
         wrap = getattr(torch.ops._c10d_functional, "_wrap_tensor_autograd", None)
         if wrap is not None:
@@ -145,8 +182,6 @@ class FakeDistributed:
         from torch._subclasses.fake_tensor import unset_fake_temporarily
 
         def real(function: Callable[..., Any]) -> Callable[..., Any]:
-            import functools
-
             @functools.wraps(function)
             def outside_fake_mode(*arguments: Any, **options: Any) -> Any:
                 if torch.compiler.is_compiling():
@@ -192,8 +227,6 @@ class FakeDistributed:
         self._replacements.set(random, "_rng_tracker", NoRandomTracker(), reason)
 
         def paused(function: Callable[..., Any]) -> Callable[..., Any]:
-            import functools
-
             @functools.wraps(function)
             def unrecorded(*arguments: Any, **options: Any) -> Any:
                 with self._recorder.paused():
@@ -210,17 +243,37 @@ class FakeDistributed:
 
     # -- communicators
 
-    def _describe(self, group: Any, backend: str, options: Any) -> int:
-        if group is None or not isinstance(group, dist.ProcessGroup):
-            return 0
-        name = group.group_name
+    def _describe(self, group: Any, backend: str, options: Any, parent: int) -> None:
+        if not isinstance(group, dist.ProcessGroup) or group.group_name in self._communicators:
+            return
+        self._made += 1
+        self._communicators[group.group_name] = self._made
+        ranks = sorted(c10d.get_process_group_ranks(group))
+        facts: dict[str, Any] = {
+            "description": group.group_desc,
+            "eager": self._eager or options.get("device_id") is not None,
+        }
+        self._sink.emit(protocol.communicator(self._made, group.group_name, backend, ranks, parent, facts))
+        self._backends[group.group_name] = backend
+
+    def _communicator_of(self, name: str) -> int:
         found = self._communicators.get(name)
-        if found is None:
-            found = self._communicators[name] = len(self._communicators) + 1
-            ranks = sorted(c10d.get_process_group_ranks(group))
-            facts: dict[str, Any] = {"description": group.group_desc, "eager": options.get("device_id") is not None}
-            self._sink.emit(protocol.communicator(found, name, backend, ranks, 0, facts))
+        if found is None:  # made by code that reached below torch.distributed's functions
+            group = c10d._resolve_process_group(name)
+            self._describe(group, self.backend, {}, 0)
+            found = self._communicators.get(name, 0)
         return found
+
+    def backend_of(self, group: Any = None) -> str:
+        """The backend that the job asked for."""
+        group = group or c10d._get_default_group()
+        return self._backends.get(group.group_name, self.backend)
+
+    def _small(self, kind: str, group: Any, size: int) -> None:
+        """A collective on a few bytes that only matters because the first one sets the communicator up."""
+        group = group or c10d._get_default_group()
+        if isinstance(group, dist.ProcessGroup) and "nccl" in self.backend_of(group):
+            self.collectives.begin(kind, group.group_name, size, asynchronous=False)()
 
     @contextlib.contextmanager
     def group(self) -> Iterator[None]:
@@ -230,3 +283,15 @@ class FakeDistributed:
             yield
         finally:
             dist.destroy_process_group()
+
+
+def _nccl_name(backend: Any) -> str:
+    return str(backend).lower() if backend else "nccl"
+
+
+def _picklable(value: Any) -> bool:
+    try:
+        pickle.dumps(value)
+    except Exception:
+        return False
+    return True

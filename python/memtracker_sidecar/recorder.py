@@ -123,6 +123,8 @@ class StorageRecorder(TorchDispatchMode):
         """What to do instead of an operator that fake tensors cannot run."""
         self.after: dict[Any, Callable[[Any, Any, Any, Any], None]] = {}
         """Called with (operator, args, kwargs, result) once the result is recorded."""
+        self.on_death: dict[int, Callable[[int], None]] = {}
+        """Called once with the id of a storage when it dies."""
         self._live: dict[int, LiveStorage] = {}
         self._wrapper_types: dict[type, bool] = {FakeTensor: False, torch.Tensor: False, torch.nn.Parameter: False}
         self._names: dict[Any, str] = {}
@@ -330,6 +332,10 @@ class StorageRecorder(TorchDispatchMode):
             del self._live[live.key]
             self.live_bytes.change(live.device, live.bytes, 0)
             self._emit((protocol.FREE, live.id))
+            if self.on_death:
+                told = self.on_death.pop(live.id, None)
+                if told is not None:
+                    told(live.id)
 
     def _resized(self, storage: Any) -> None:
         live = self._live.get(storage._cdata)

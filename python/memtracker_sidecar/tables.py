@@ -34,6 +34,9 @@ _SILENT_PARTS = tuple(
         "/torch/_dynamo/external_utils.py",
         "/torch/autograd/graph.py",
         "/torch/overrides.py",
+        "/torch/_library/",
+        "/torch/_inductor/async_compile.py",
+        "/torch/distributed/c10d_logger.py",
     )
 )
 
