@@ -1,12 +1,12 @@
 // The cached blocks of one pool and stream, in the order in which the allocator prefers them: smallest first, among
 // equals the oldest segment, then the lowest address (PyTorch 2.14.1, BlockComparatorSizeCounterAddress).
 //
-// A sorted list in leaves of at most 64 blocks. Both steps of a search are binary, an insertion moves at most one
+// A sorted list in leaves of at most 32 blocks. Both steps of a search are binary, an insertion moves at most one
 // leaf, and nothing is allocated but a new leaf now and then.
 
 import type { Block } from './block.ts';
 
-const LEAF_SHIFT = 6;
+const LEAF_SHIFT = 5;
 const LEAF_SIZE = 1 << LEAF_SHIFT;
 const SLOT_MASK = LEAF_SIZE - 1;
 
@@ -93,13 +93,10 @@ export class FreeIndex {
       leaves.splice(leafNumber + 1, 0, upper);
       if (before(upper[0], block)) leaf = upper;
     }
-    let at = leaf.length;
+    const slot = before(leaf[leaf.length - 1], block) ? leaf.length : slotOf(leaf, block);
     leaf.push(block);
-    while (at > 0 && before(block, leaf[at - 1])) {
-      leaf[at] = leaf[at - 1];
-      at--;
-    }
-    leaf[at] = block;
+    for (let at = leaf.length - 1; at > slot; at--) leaf[at] = leaf[at - 1];
+    leaf[slot] = block;
   }
 
   /** @throws Error when the block is not in the index: the allocator's own state is broken. */

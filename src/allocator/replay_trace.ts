@@ -240,7 +240,7 @@ export class TraceReplay {
         const shared = op.pool == null ? undefined : this.#graph(op.pool).pool;
         const pool = device.allocator.beginCapture(handle(op.stream), shared);
         this.#graphs.set(op.graph, { device, pool });
-        return { pool_id: pool };
+        return {};
       }
       case 'capture_node':
         for (const { allocator } of this.#devices) allocator.captureNode(handle(op.stream));
@@ -253,7 +253,7 @@ export class TraceReplay {
       case 'capture_end': {
         const { device, pool } = this.#graph(op.graph);
         device.allocator.endCapture(pool);
-        return {};
+        return { pool_id: pool };
       }
       case 'graph_reset': {
         const { device, pool } = this.#graph(op.graph);
