@@ -1,8 +1,15 @@
-import { relative } from 'node:path';
+import { relative, resolve } from 'node:path';
 import { formatBytes } from '../../base/bytes.ts';
 import { ExitStatus } from '../../base/errors.ts';
 import { findGpu } from '../../device/gpus.ts';
 import { ensureEnvironment } from '../../sidecar/environment.ts';
+import {
+  identityProfilePath,
+  parseIdentity,
+  type RunIdentity,
+  readIdentity,
+  resolveIdentity,
+} from '../../sidecar/run_identity.ts';
 import { checkJob, type TraceJob, type TraceOutcome, traceRun } from '../../sidecar/trace_run.ts';
 import { type CommandContext, defineCommand } from '../command.ts';
 import { flag, integer, keyValues, passthrough, text } from '../option.ts';
@@ -19,6 +26,9 @@ interface TraceConfig {
   readonly steps: number;
   readonly stackDepth: number;
   readonly option: Readonly<Record<string, string | number | boolean>>;
+  readonly target: Readonly<Record<string, string | number | boolean>>;
+  readonly targetFile: string | undefined;
+  readonly targetProfile: string | undefined;
   readonly out: string | undefined;
   readonly torchIndex: string | undefined;
   readonly verbose: boolean;
@@ -47,6 +57,14 @@ export const trace = defineCommand<TraceConfig>({
     }).default(2),
     stackDepth: integer('N', 'Python frames kept for each allocation, 0 for none').default(24),
     option: keyValues('an option of the framework adapter'),
+    target: keyValues(
+      'what the real job will run on: training_code, torchao, pytorch, cuda, nccl or container; NAME=null: nothing stands for it',
+    ),
+    targetFile: text('FILE', 'the same as JSON; --target wins over it').optional(),
+    targetProfile: text(
+      'NAME',
+      'the same from ~/.config/memtracker/identities/NAME.json, as a fallback',
+    ).optional(),
     out: text('FILE', 'the trace file', {
       short: 'o',
       defaultText: 'FRAMEWORK-rankN.mtrace',
@@ -78,6 +96,7 @@ export const trace = defineCommand<TraceConfig>({
       gpu: findGpu(config.gpu),
       options: config.option,
       out: config.out ?? `${config.framework}-rank${config.rank}.mtrace`,
+      target: await targetIdentity(config, context),
     };
     checkJob(job);
     const environment = await ensureEnvironment({
@@ -102,6 +121,23 @@ export const trace = defineCommand<TraceConfig>({
     return finish(outcome, output);
   },
 });
+
+/** The declared identity of the real job: flags over a file over a profile over unknown. */
+async function targetIdentity(
+  { target, targetFile, targetProfile }: TraceConfig,
+  { cwd, env }: CommandContext,
+): Promise<RunIdentity> {
+  const flags = Object.fromEntries(
+    Object.entries(target).map(([name, value]) => [name, value === 'null' ? null : String(value)]),
+  );
+  return resolveIdentity({
+    flags: parseIdentity(flags, '--target'),
+    ...(targetFile !== undefined && { file: await readIdentity(resolve(cwd, targetFile)) }),
+    ...(targetProfile !== undefined && {
+      profile: await readIdentity(identityProfilePath(targetProfile, env)),
+    }),
+  });
+}
 
 function finish(outcome: TraceOutcome, output: Output): ExitStatus {
   const fatal = outcome.footer.status !== 'done';
