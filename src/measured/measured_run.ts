@@ -3,7 +3,6 @@
 // The timeline comes out of the same replay as an estimate's, driven through a device that plays the recording back. What
 // could not be measured exactly is NaN there ("unknown"), and its bounds stand beside it in `uncertain`.
 
-import { roundUp } from '../base/bytes.ts';
 import type { Fields } from '../protocol/events.ts';
 import { replay } from '../timeline/replay.ts';
 import type { MemoryKind, Peak, Peaks, Timeline } from '../timeline/timeline.ts';
@@ -60,7 +59,7 @@ export function measuredRun(parts: RunParts): MeasuredRun {
     deviceId,
     history,
     steps,
-    timeline: history.boundedBlocks === 0 ? played : withoutPartialPeaks(played),
+    timeline: withoutPartialPeaks(played, history.boundedBlocks > 0),
     censored,
     capacity: parts.capacity,
     notes: [...historyNotes(history), ...(parts.notes ?? [])],
@@ -73,26 +72,32 @@ export function replayRecorded(run: MeasuredRun): Timeline {
 }
 
 /**
- * A peak over samples of which some are unknown is a partial one: it becomes unknown as well. (Resident memory needs no care:
- * it is unknown in every sample between two readings of the driver, and a peak of readings is marked as such by whoever shows it.)
+ * A peak over samples of which some are unknown is a partial one: it becomes unknown as well. So it is with resident memory,
+ * which is known at the readings of the driver only; external memory keeps the largest reading.
  */
-function withoutPartialPeaks(timeline: Timeline): Timeline {
+function withoutPartialPeaks(timeline: Timeline, sizesBounded: boolean): Timeline {
   const kinds = ['allocated', 'active'] as const;
-  const unknownIn = (from: number, to: number): MemoryKind[] =>
-    kinds.filter((kind) => {
+  const unknownIn = (from: number, to: number): MemoryKind[] => [
+    'resident',
+    ...kinds.filter((kind) => {
+      if (!sizesBounded) return false;
       const series = timeline.series[kind];
       for (let i = from; i <= to && i < timeline.length; i++)
         if (Number.isNaN(series[i])) return true;
       return false;
-    });
+    }),
+  ];
   const strip = (peaks: Peaks, kindsToStrip: readonly MemoryKind[]): Peaks => {
     const result: Record<string, Peak> = { ...peaks };
     for (const kind of kindsToStrip) result[kind] = { bytes: Number.NaN, event: peaks[kind].event };
     return result as Peaks;
   };
+  const unknown: Peak = { bytes: Number.NaN, event: 0 };
   return {
     ...timeline,
     peaks: strip(timeline.peaks, unknownIn(0, timeline.length - 1)),
+    residentLow: unknown,
+    residentHigh: unknown,
     phases: timeline.phases.map((span) => ({
       ...span,
       peaks: strip(span.peaks, unknownIn(span.phase.beginEvent, span.phase.endEvent)),
@@ -149,11 +154,11 @@ function historyNotes(history: History): string[] {
   return notes;
 }
 
-/** Capacity as far as an out-of-memory entry tells: reserved and free bytes together are at most the device. */
+/** A lower bound of the device's bytes, from an out-of-memory entry: what was reserved and what was free then. */
 export function seenCapacity(history: History): number | undefined {
   const oom = history.outOfMemory.at(-1);
   if (oom === undefined) return undefined;
   const cursor = new HistoryCursor(history);
   cursor.moveTo(oom.row);
-  return roundUp(cursor.reserved + oom.deviceFree, 1);
+  return cursor.reserved + oom.deviceFree;
 }

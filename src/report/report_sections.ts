@@ -67,12 +67,11 @@ function identity({ trace, path }: Analysis): string {
 function answer(analysis: Analysis, device: DeviceAnalysis): Section {
   const { timeline, capacity, outOfMemory, evidence } = device;
   const { allocated, resident, reserved } = timeline.peaks;
-  const usable = capacity?.usableBytes ?? 0;
   const known = !Number.isNaN(resident.bytes);
   const whole = known ? resident.bytes : reserved.bytes;
   const sentences: Sentence[] = [
     strong(
-      `${device.name} of rank ${analysis.trace.header.rank} peaks at ${formatBytes(whole)}${known ? '' : ' reserved'}, ${formatPercent(whole, usable)} of ${capacity?.name} (${formatBytes(usable)})`,
+      `${device.name} of rank ${analysis.trace.header.rank} peaks at ${formatBytes(whole)}${known ? '' : ' reserved'}, ${ofCapacity(whole, capacity)}`,
     ),
     plain(
       `${formatBytes(allocated.bytes)} allocated in ${phaseTitle(phaseAt(analysis.trace, allocated.event))}`,
@@ -94,8 +93,20 @@ function answer(analysis: Analysis, device: DeviceAnalysis): Section {
   return { sentences, tables: [peaks(device)] };
 }
 
+function ofCapacity(bytes: number, capacity: DeviceAnalysis['capacity']): string {
+  if (capacity === null || Number.isNaN(capacity.usableBytes)) {
+    return `of ${capacity?.name} (${capacity?.source})`;
+  }
+  const { name, usableBytes } = capacity;
+  return `${formatPercent(bytes, usableBytes)} of ${name} (${formatBytes(usableBytes)})`;
+}
+
 function fullSentences({ outOfMemory, timeline, capacity }: DeviceAnalysis): Sentence[] {
   if (outOfMemory === null) return [];
+  if (capacity?.evidence === 'executed' || Number.isNaN(capacity?.usableBytes)) {
+    // A measured run: it ended there, nobody knows what it would have needed.
+    return [warning(outOfMemory.message)];
+  }
   const where = phaseTitle(phaseAt(timeline.trace, outOfMemory.event));
   const over = Math.max(
     0,
@@ -334,8 +345,8 @@ function growth(device: DeviceAnalysis): Section[] {
   ];
 }
 
-function caveats({ trace }: Analysis): Section[] {
-  const sentences: Sentence[] = [];
+function caveats({ trace, measured }: Analysis): Section[] {
+  const sentences: Sentence[] = (measured?.notes ?? []).map(warning);
   const uncovered = new Map<string, number>();
   for (const { name } of trace.uncovered) uncovered.set(name, (uncovered.get(name) ?? 0) + 1);
   if (uncovered.size > 0) {

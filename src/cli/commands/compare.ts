@@ -1,24 +1,28 @@
 import { writeFile } from 'node:fs/promises';
 import { resolve } from 'node:path';
 import { z } from 'zod';
-import { analyze } from '../../attribution/analysis.ts';
 import { ExitStatus } from '../../base/errors.ts';
 import { compareRuns } from '../../compare/comparison.ts';
+import { compareWithMeasurement } from '../../compare/gap.ts';
 import { parseThreshold, type Threshold } from '../../compare/threshold.ts';
+import { analyzeFile } from '../../measured/analysis.ts';
 import { compareDocument } from '../../report/compare_document.ts';
 import { compareJunit } from '../../report/compare_junit.ts';
 import { compareSections, overThreshold } from '../../report/compare_sections.ts';
+import { gapDocument } from '../../report/gap_document.ts';
+import { gapSections } from '../../report/gap_sections.ts';
 import { markdownOf } from '../../report/markdown.ts';
 import { textOf } from '../../report/text.ts';
 import { defineCommand } from '../command.ts';
 import { flag, integer, option, positional, text } from '../option.ts';
-import { replayOptions } from './report.ts';
+import { historyEntries, replayOptions } from './report.ts';
 
 interface CompareConfig {
   readonly a: string;
   readonly b: string;
   readonly allocConf: string | undefined;
   readonly gpu: string | undefined;
+  readonly historyEntries: number | undefined;
   readonly failAbove: Threshold | undefined;
   readonly top: number;
   readonly json: boolean;
@@ -39,12 +43,13 @@ export const compare = defineCommand<CompareConfig>({
   name: 'compare',
   summary: 'Say what changes between two runs, phase by phase, and what causes it',
   description:
-    'Phases are matched by name, step, micro-batch and occurrence; those of one run only are shown as such. Exit status 1 when --fail-above is passed.',
+    'Phases are matched by name, step, micro-batch and occurrence; those of one run only are shown as such. With a measured run (a snapshot or a captured run) as the second, the gap is estimate − measured, and phases that ran out of memory are shown but not scored. Exit status 1 when --fail-above is passed.',
   options: {
     a: positional('A', 'trace of the first run'),
-    b: positional('B', 'trace of the second run'),
+    b: positional('B', 'trace of the second run, or a measured run'),
     allocConf: text('CONF', 'replay both with this PYTORCH_ALLOC_CONF').optional(),
     gpu: text('NAME|BYTES', 'replay both on this GPU or capacity').optional(),
+    historyEntries,
     failAbove: option(
       'SIZE|PERCENT',
       'fail when a peak (allocated, active, reserved, resident) grows by more than this',
@@ -61,13 +66,24 @@ export const compare = defineCommand<CompareConfig>({
       command: 'compare main.mtrace branch.mtrace --markdown --fail-above 2%',
       description: 'a comment for the pull request, and a failing check when a peak grows',
     },
+    {
+      command: 'compare estimate.mtrace snapshot.pickle',
+      description: 'an estimate beside what a GPU recorded',
+    },
   ],
   async run(config, { cwd, output }) {
     const options = replayOptions(config);
-    const comparison = compareRuns(
-      await analyze(resolve(cwd, config.a), options),
-      await analyze(resolve(cwd, config.b), options),
-    );
+    const a = await analyzeFile(resolve(cwd, config.a), options);
+    const b = await analyzeFile(resolve(cwd, config.b), options);
+    const style = { width: output.width, bold: output.colors.bold, warn: output.colors.yellow };
+    if ((a.measured === undefined) !== (b.measured === undefined)) {
+      const gaps = compareWithMeasurement(a, b);
+      const sections = gapSections(gaps);
+      if (config.json) output.json(gapDocument(gaps));
+      else output.product(config.markdown ? markdownOf(sections) : textOf(sections, style));
+      return ExitStatus.done;
+    }
+    const comparison = compareRuns(a, b);
     const limit = config.failAbove ?? null;
     if (config.junit !== undefined) {
       await writeFile(resolve(cwd, config.junit), compareJunit(comparison, limit));
@@ -76,7 +92,6 @@ export const compare = defineCommand<CompareConfig>({
       output.json(compareDocument(comparison, limit));
     } else {
       const sections = compareSections(comparison, { top: config.top, threshold: limit });
-      const style = { width: output.width, bold: output.colors.bold, warn: output.colors.yellow };
       output.product(config.markdown ? markdownOf(sections) : textOf(sections, style));
     }
     if (limit === null || overThreshold(comparison, limit).length === 0) return ExitStatus.done;

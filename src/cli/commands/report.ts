@@ -1,8 +1,8 @@
 import { writeFile } from 'node:fs/promises';
 import { resolve } from 'node:path';
 import { z } from 'zod';
-import { analyze } from '../../attribution/analysis.ts';
 import { ExitStatus } from '../../base/errors.ts';
+import { analyzeFile } from '../../measured/analysis.ts';
 import { reportDocument } from '../../report/document.ts';
 import { markdownOf } from '../../report/markdown.ts';
 import { reportJunit } from '../../report/report_junit.ts';
@@ -16,6 +16,7 @@ interface ReportConfig {
   readonly trace: string;
   readonly allocConf: string | undefined;
   readonly gpu: string | undefined;
+  readonly historyEntries: number | undefined;
   readonly at: MemoryKind | number;
   readonly top: number;
   readonly depth: number;
@@ -33,16 +34,27 @@ export const peakOrEvent = z.string().transform((written, context): MemoryKind |
   return z.NEVER;
 });
 
+/** For snapshots only: without it a round number of entries over memory that was there before is taken for a full ring buffer. */
+export const historyEntries = integer(
+  'N',
+  'of a snapshot: the max_entries that its history was recorded with',
+  { minimum: 1 },
+).optional();
+
 export const report = defineCommand<ReportConfig>({
   name: 'report',
-  summary: 'Print where the memory of a traced job peaks and what stood there',
+  summary: 'Print where the memory of a traced or measured job peaks and what stood there',
   options: {
-    trace: positional('TRACE', 'a trace file, as `memtracker trace` writes it'),
+    trace: positional(
+      'TRACE',
+      'a trace of `memtracker trace`, a run of `memtracker capture`, or a snapshot of torch.cuda.memory._dump_snapshot',
+    ),
     allocConf: text(
       'CONF',
       'replay with this PYTORCH_ALLOC_CONF instead of the job\u2019s own',
     ).optional(),
     gpu: text('NAME|BYTES', 'replay on this GPU or capacity instead of the traced one').optional(),
+    historyEntries,
     at: option(
       'PEAK|EVENT',
       `which peak is taken apart (${MEMORY_KINDS.join(', ')}), or an event`,
@@ -64,9 +76,10 @@ export const report = defineCommand<ReportConfig>({
       command: 'report run.mtrace --at reserved --top 20',
       description: 'what stood there when reserved memory had its peak',
     },
+    { command: 'report snapshot.pickle', description: 'the same of what a real GPU recorded' },
   ],
   async run(config, { cwd, output }) {
-    const analysis = await analyze(resolve(cwd, config.trace), replayOptions(config));
+    const analysis = await analyzeFile(resolve(cwd, config.trace), replayOptions(config));
     if (config.junit !== undefined) {
       await writeFile(resolve(cwd, config.junit), reportJunit(analysis));
     }
@@ -85,12 +98,15 @@ export const report = defineCommand<ReportConfig>({
 export function replayOptions({
   allocConf,
   gpu,
+  historyEntries: maxEntries,
 }: {
   readonly allocConf: string | undefined;
   readonly gpu: string | undefined;
-}): { allocConf?: string; gpu?: string } {
+  readonly historyEntries?: number | undefined;
+}): { allocConf?: string; gpu?: string; maxEntries?: number } {
   return {
     ...(allocConf === undefined ? {} : { allocConf }),
     ...(gpu === undefined ? {} : { gpu }),
+    ...(maxEntries === undefined ? {} : { maxEntries }),
   };
 }
