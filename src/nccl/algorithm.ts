@@ -257,3 +257,33 @@ export function parseCollective(text: string): Collective {
     `"${text}" is not a collective; known: ${COLLECTIVES.join(', ')}`,
   );
 }
+
+/** Spellings of c10d and of its functional collectives, beside our own. */
+const SPELLINGS: Readonly<Record<string, Collective>> = {
+  allreduce: 'all_reduce',
+  allreduce_coalesced: 'all_reduce',
+  all_reduce_coalesced: 'all_reduce',
+  allgather: 'all_gather',
+  allgather_base: 'all_gather',
+  allgather_coalesced: 'all_gather',
+  all_gather_into_tensor: 'all_gather',
+  all_gather_into_tensor_coalesced: 'all_gather',
+  allgather_into_tensor_coalesced: 'all_gather',
+  reduce_scatter_base: 'reduce_scatter',
+  reduce_scatter_tensor: 'reduce_scatter',
+  reduce_scatter_tensor_coalesced: 'reduce_scatter',
+  alltoall: 'all_to_all',
+  alltoall_base: 'all_to_all',
+  all_to_all_single: 'all_to_all',
+  isend: 'send',
+  irecv: 'recv',
+};
+
+/** The collective behind a name as a trace spells it; undefined for one that is not known. */
+export function collectiveOf(kind: string): Collective | undefined {
+  const name = kind
+    .toLowerCase()
+    .replace(/^_+|_+$/g, '')
+    .replace(/^(batch|coalesced)_/, '');
+  return COLLECTIVES.find((collective) => collective === name) ?? SPELLINGS[name];
+}
