@@ -70,4 +70,8 @@ export interface Device {
   endCollective(collective: number): void;
   allocExternal(event: EventOf<'external_alloc'>): void;
   freeExternal(external: string): void;
+
+  /** A phase of this name opens or closes: memory that is bound to it comes and goes. */
+  beginPhase?(name: string): void;
+  endPhase?(name: string): void;
 }

@@ -40,12 +40,22 @@ export function mainDevice(trace: Trace): number | undefined {
   return (devices.find((device) => device.type === 'cuda') ?? devices[0])?.id;
 }
 
+export interface ReplayOptions {
+  /** The replay ends after this event: the device then stands as it did there. Default: the last event. */
+  readonly until?: number;
+}
+
 /**
  * Replays the events of one device of `trace`. Deterministic; the trace is not changed, the device is used up.
  * Ends early, with `outOfMemory` set, when the device throws DeviceOutOfMemory.
  */
-export function replay(trace: Trace, deviceId: number, device: Device): Timeline {
-  return new Replay(trace, deviceId, device).run();
+export function replay(
+  trace: Trace,
+  deviceId: number,
+  device: Device,
+  options: ReplayOptions = {},
+): Timeline {
+  return new Replay(trace, deviceId, device).run(options.until ?? Number.POSITIVE_INFINITY);
 }
 
 /** Mutable peaks of one open phase (or of the whole run), by index into MEMORY_KINDS. */
@@ -113,8 +123,8 @@ class Replay {
     this.#blockBytes = new Float64Array(length);
   }
 
-  run(): Timeline {
-    const { length } = this.#trace.events;
+  run(until: number): Timeline {
+    const length = Math.min(this.#trace.events.length, until + 1);
     let outOfMemory: OutOfMemory | null = null;
     let event = 0;
     for (; event < length; event++) {
@@ -197,8 +207,10 @@ class Replay {
         return;
       case C.phaseBegin:
         this.#openPhase(subject[i]);
+        device.beginPhase?.(this.#phaseName(subject[i]));
         return;
       case C.phaseEnd:
+        device.endPhase?.(this.#phaseName(subject[i]));
         this.#closePhase(instantOf(this.#counters));
         return;
       default:
@@ -271,6 +283,10 @@ class Replay {
       default:
         return;
     }
+  }
+
+  #phaseName(id: number): string {
+    return this.#trace.phases[id]?.name ?? '';
   }
 
   #openPhase(id: number): void {
