@@ -2,7 +2,7 @@
 // keys with the same numbers.
 
 import { createHash } from 'node:crypto';
-import { UserError } from '../base/errors.ts';
+import { ExitStatus, UserError } from '../base/errors.ts';
 import type { Block } from './block.ts';
 import { CachingAllocator } from './caching_allocator.ts';
 import { FixedDriverMemory, virtualAddresses } from './driver.ts';
@@ -340,7 +340,7 @@ export interface ReplayOptions {
  * Replays the lines of a trace file.
  *
  * @param source what to call the trace in messages
- * @throws UserError `bad_trace` with the line number and the reason, after the rows of the lines before it
+ * @throws UserError `broken_trace` with the line number and the reason, after the rows of the lines before it
  */
 export async function* replayTrace(
   lines: AsyncIterable<string> | Iterable<string>,
@@ -370,7 +370,7 @@ export async function* replayTrace(
     if (pending !== null) yield step(replay, pending.text, pending.line, false);
     pending = { text, line: lineNumber };
   }
-  if (replay === null) throw new UserError('bad_trace', `${source}: the trace is empty`);
+  if (replay === null) throw brokenTrace(`${source}: the trace is empty`);
   if (pending !== null) yield step(replay, pending.text, pending.line, true);
 }
 
@@ -379,10 +379,12 @@ function atLine<T>(source: string, line: number, action: () => T): T {
     return action();
   } catch (error) {
     if (!(error instanceof Error)) throw error;
-    throw new UserError('bad_trace', `${source}, line ${line}: ${error.message}`, {
-      cause: error,
-    });
+    throw brokenTrace(`${source}, line ${line}: ${error.message}`, error);
   }
+}
+
+function brokenTrace(message: string, cause?: Error): UserError {
+  return new UserError('broken_trace', message, { exitStatus: ExitStatus.brokenTrace, cause });
 }
 
 function handle(stream: number): number {

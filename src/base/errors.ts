@@ -5,6 +5,8 @@ export const ExitStatus = {
   doesNotFit: 1,
   /** Traced with uncovered parts; `fit`: unproven. */
   uncovered: 2,
+  /** `allocator replay`: a line of the trace makes no sense; what came before it is written. */
+  brokenTrace: 2,
   /** The command line, a file or the environment is wrong. */
   usage: 3,
   /** The training code itself failed. */

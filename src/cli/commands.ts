@@ -1,6 +1,7 @@
 // Every command of the program. One file in commands/ each; a new one is imported and listed here.
 
 import type { Command } from './command.ts';
+import { allocatorCommands } from './commands/allocator.ts';
 import { cacheList, cachePrune } from './commands/cache.ts';
 import { compare } from './commands/compare.ts';
 import { doctor } from './commands/doctor.ts';
@@ -22,4 +23,5 @@ export const COMMANDS: readonly Command[] = [
   setup,
   doctor,
   gpus,
+  ...allocatorCommands,
 ];
