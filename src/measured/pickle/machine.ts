@@ -28,7 +28,7 @@ export interface PickleSink {
 }
 
 export interface PickleLimits {
-  /** Values on the stack at once. Python's own pickler needs about 2,000; torch's C++ one a whole list. */
+  /** Values on the stack at once. Python's own pickler needs about 2,000 (it writes lists in batches of 1,000). */
   readonly stack: number;
   /** Memo slots. */
   readonly memo: number;
@@ -41,7 +41,7 @@ export interface PickleLimits {
 }
 
 export const DEFAULT_PICKLE_LIMITS: PickleLimits = {
-  stack: 1 << 24,
+  stack: 1 << 21,
   memo: 1 << 27,
   text: 16 * MiB,
   kept: 1400 * MiB,
