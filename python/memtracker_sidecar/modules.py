@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from bisect import bisect_right
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -45,6 +46,8 @@ class ModuleTracker:
         self._parameters: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._handles: list[Any] = []
         self._count = 0
+        self.on_root: Callable[[], None] | None = None
+        """Called when a module is entered from outside of any module, in a forward."""
         self.in_optimizer = 0
         """Nesting of optimizer steps; allocations inside have the optimizer's pass."""
 
@@ -113,6 +116,8 @@ class ModuleTracker:
             module_id = known.id
         task = torch._C._current_graph_task_id()
         step = protocol.PASS_FORWARD if task == -1 else protocol.PASS_RECOMPUTE
+        if not self._stack and task == -1 and self.on_root is not None:
+            self.on_root()
         self._stack.append((module_id, task, step))
         self._mark(module_id)
         self._sink.emit((protocol.MODULE_ENTER, module_id, step))

@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from memtracker_sidecar import protocol
+from memtracker_sidecar.devices import CPU_DEVICE
 from memtracker_sidecar.emitter import EventSink
 from memtracker_sidecar.modules import ModuleTracker
 from memtracker_sidecar.recorder import LiveStorage, StorageRecorder
@@ -38,6 +39,8 @@ class Owners:
         self._tables = tables
         self._recorder = recorder
         self._modules = modules
+        self._first_of_forward: int | None = None
+        modules.on_root = self._forward_begins
         self.on_optimizer_step: list[Callable[[torch.optim.Optimizer, bool], None]] = []
         """Called with (optimizer, begins) around each optimizer step."""
         self._names: dict[int, tuple[weakref.ref[Any], str]] = {}
@@ -55,6 +58,17 @@ class Owners:
             return
         live.owner = category
         self._sink.emit((protocol.OWNER, live.id, category, self._tables.string(name)))
+
+    def claim_inputs(self) -> None:
+        """From now on, what is copied from the host outside of any module is an input until something else claims it."""
+
+        def copied(func: Any, args: Any, kwargs: Any, result: Any) -> None:
+            if result.device.type == "cuda" and args[0].device.type == "cpu":
+                for live in self._recorder.find(result):
+                    if live.step == protocol.PASS_NONE and live.owner == protocol.OWNER_UNATTRIBUTED:
+                        self.claim_storage(live, protocol.OWNER_INPUT, "")
+
+        self._recorder.after[torch.ops.aten._to_copy.default] = copied
 
     # -- sweeps
 
@@ -99,12 +113,24 @@ class Owners:
         known = self._names.get(id(parameter))
         return known[1] if known is not None and known[0]() is parameter else ""
 
+    def _forward_begins(self) -> None:
+        if self._first_of_forward is None:
+            self._first_of_forward = self._recorder.storages + 1
+
     def backward_starts(self) -> None:
-        """Claims as activations what forwards left alive."""
+        """Claims as activations what was made since the forward began (loss functions outside of modules too) and is alive."""
+        first = self._first_of_forward
+        if first is None:
+            return
         for live in self._recorder.live_storages():
-            if live.owner == protocol.OWNER_UNATTRIBUTED and live.step == protocol.PASS_FORWARD:
+            if live.id >= first and live.owner == protocol.OWNER_UNATTRIBUTED and live.device != CPU_DEVICE:
                 live.owner = protocol.OWNER_ACTIVATION
                 self._sink.emit((protocol.OWNER, live.id, protocol.OWNER_ACTIVATION, 0))
+
+    def backward_ends(self) -> None:
+        """Claims the gradients that the backward made."""
+        self._first_of_forward = None
+        self.sweep_models()
 
     # -- hooks
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from memtracker_sidecar import fake_cuda, flex_attention, protocol, triton_launch
+from memtracker_sidecar import fake_cuda, flex_attention, fsdp2, protocol, triton_launch
 from memtracker_sidecar.adapter_api import AdapterContext, Plan
 from memtracker_sidecar.compile import Compilation
 from memtracker_sidecar.attention import AttentionChoice, install_convolution
@@ -67,6 +67,8 @@ class Run:
         self.compilation = Compilation(self.replacements, self.uncovered)
         self.compilation.install()
         self.owners = Owners(sink, self.tables, self.recorder, self.modules)
+        self.owners.claim_inputs()
+        fsdp2.install(self.replacements, self.owners)
         self.backward = BackwardPasses()
         self.backward.install(self.replacements)
         self.backward.listeners.append(self._backward)
@@ -109,6 +111,8 @@ class Run:
     def _backward(self, begins: bool) -> None:
         if begins:
             self.owners.backward_starts()
+        else:
+            self.owners.backward_ends()
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:

@@ -1,0 +1,124 @@
+"""The ledger against what PyTorch itself counts, on real CPU tensors: no fake tensors, no model of ours in between."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+
+import pytest
+import torch
+from conftest import GPU, ListSink, Trace
+from torch import nn
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
+
+from memtracker_sidecar.devices import CPU_DEVICE, Devices
+from memtracker_sidecar.modules import ModuleTracker
+from memtracker_sidecar.owners import Owners
+from memtracker_sidecar.recorder import StorageRecorder
+from memtracker_sidecar.tables import Tables
+from memtracker_sidecar.workspace_rules import WorkspaceRules
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
+
+
+class Model(nn.Module):
+    def __init__(self, width: int, layers: int, recompute: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Block(width) for _ in range(layers))
+        self.recompute = recompute
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False) if self.recompute else layer(x)
+        return x
+
+
+def training(
+    recompute: bool, options: dict[str, bool], between: Callable[[], None] = lambda: None
+) -> Callable[[], None]:
+    """Two steps on a model; everything is made inside, so that nothing is alive before or after."""
+
+    def train() -> None:
+        torch.manual_seed(0)
+        model = Model(128, 4, recompute)
+        optimizer = torch.optim.AdamW(model.parameters(), **options)
+        for _ in range(2):
+            model(torch.randn(64, 128)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            between()
+
+    return train
+
+
+def profiled_peak(train: Callable[[], None]) -> int:
+    """Largest number of live bytes that the CPU allocator reported to the profiler."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, with_stack=False) as profiler:
+        train()
+        gc.collect()
+    now = most = 0
+    memory = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    for event in sorted(memory, key=lambda event: event.start_ns()):
+        now += event.nbytes()
+        most = max(most, now)
+    assert most > 0, "the profiler reported no allocations"
+    return most
+
+
+def recorded(train: Callable[[], None]) -> Trace:
+    sink = ListSink()
+    tables = Tables(sink, 0)
+    modules = ModuleTracker(sink, tables)
+    recorder = StorageRecorder(
+        sink, tables, Devices(sink, GPU), modules, fake_mode=None, rules=WorkspaceRules(), capability=GPU.capability
+    )
+    owners = Owners(sink, tables, recorder, modules)
+    handles = owners.install()
+    modules.install()
+    try:
+        with recorder:
+            train()
+            gc.collect()
+    finally:
+        modules.remove()
+        for handle in handles:
+            handle.remove()
+    return Trace(sink.events)
+
+
+@pytest.mark.parametrize("recompute", [False, True], ids=["saved", "recomputed"])
+@pytest.mark.parametrize("options", [{"foreach": True}, {"foreach": False}, {"fused": True}], ids=["foreach", "loop", "fused"])
+def test_the_peak_is_the_cpu_allocators(recompute: bool, options: dict[str, bool]) -> None:
+    train = training(recompute, options)
+    train()  # warms caches of oneDNN and of autograd
+    truth = profiled_peak(train)
+    trace = recorded(train)
+    # What remains are temporaries inside CPU kernels, which a dispatch mode does not see.
+    assert trace.peak(CPU_DEVICE) <= truth
+    assert trace.peak(CPU_DEVICE) == pytest.approx(truth, rel=2e-3)
+
+
+def test_nothing_is_alive_in_the_end() -> None:
+    trace = recorded(training(False, {"foreach": True}))
+    assert len(trace.of(10)) == len(trace.of(11)) > 100
+
+
+@pytest.mark.parametrize("recompute", [False, True], ids=["saved", "recomputed"])
+def test_the_peak_is_memtrackers(recompute: bool) -> None:
+    tracker = MemTracker()
+    train = training(recompute, {"foreach": True}, between=tracker.reset_mod_stats)
+    with tracker:
+        train()
+    theirs = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
+    assert recorded(training(recompute, {"foreach": True})).peak(CPU_DEVICE) == theirs
