@@ -8,6 +8,7 @@ import { doctor } from './commands/doctor.ts';
 import { fit } from './commands/fit.ts';
 import { fitUnit } from './commands/fit_unit.ts';
 import { gpus } from './commands/gpus.ts';
+import { nccl } from './commands/nccl.ts';
 import { report } from './commands/report.ts';
 import { setup } from './commands/setup.ts';
 import { trace } from './commands/trace.ts';
@@ -23,5 +24,6 @@ export const COMMANDS: readonly Command[] = [
   setup,
   doctor,
   gpus,
+  nccl,
   ...allocatorCommands,
 ];

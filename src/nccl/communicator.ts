@@ -15,7 +15,7 @@ import { CommunicatorMemory, type LocalTransport, type MemoryStep } from './comm
 import type { NcclEnvironment } from './environment.ts';
 import { groupLayout } from './layout.ts';
 import type { NcclRelease } from './release.ts';
-import { communicatorTerm, type MemoryTerm, type TermName } from './term.ts';
+import { communicatorTerm, type MemoryTerm, TERM_NAMES, type TermName } from './term.ts';
 import { domainOf, type Placement, type Topology } from './topology.ts';
 
 /** Everything that is the same for all communicators of a job. */
@@ -186,8 +186,10 @@ export class Communicator {
     bytes: Readonly<Record<Scenario, ReadonlyMap<TermName, number>>>,
     evidence: Evidence,
   ): MemoryTerm[] {
-    const names = new Set(SCENARIOS.flatMap((scenario) => [...bytes[scenario].keys()]));
-    return [...names].map((name) => {
+    const names = TERM_NAMES.filter((name) =>
+      SCENARIOS.some((scenario) => bytes[scenario].has(name)),
+    );
+    return names.map((name) => {
       const figure = {
         low: bytes.low.get(name) ?? 0,
         likely: bytes.likely.get(name) ?? 0,
@@ -200,7 +202,10 @@ export class Communicator {
 
 /** The least scenario runs only what is certain, the most one everything that may be. */
 function algorithmsOf(choice: AlgorithmChoice, scenario: Scenario): readonly Algorithm[] {
-  if (scenario === 'high') return choice.candidates;
+  if (scenario === 'high') {
+    // The likely one first, so that what several share is counted under the same name as there.
+    return [choice.likely, ...choice.candidates.filter((algorithm) => algorithm !== choice.likely)];
+  }
   if (scenario === 'likely') return [choice.likely];
   return choice.candidates.length === 1 ? choice.candidates : [];
 }

@@ -70,6 +70,9 @@ export const TERM_KINDS = {
 
 export type TermName = keyof typeof TERM_KINDS;
 
+/** In the order in which they are shown. */
+export const TERM_NAMES = Object.keys(TERM_KINDS) as TermName[];
+
 export interface MemoryTerm {
   readonly name: string;
   readonly bytes: Band;
