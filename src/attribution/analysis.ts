@@ -1,11 +1,13 @@
 // The one way from a trace to figures: read it, replay each device, and offer what every form of report, the exports and compare
 // ask for. Replays are done at once; attributions are computed when first asked for and kept.
 
-import { bytes } from '../base/bytes.ts';
-import type { Evidence } from '../base/evidence.ts';
-import { capacityOf, type DeviceCapacity, parseCapacity } from '../device/gpus.ts';
+import { UserError } from '../base/errors.ts';
+import { type Evidence, weakestEvidence } from '../base/evidence.ts';
+import { DeviceOutOfMemory } from '../device/device.ts';
+import type { ExternalPart } from '../device/gpu_device.ts';
+import type { DeviceCapacity } from '../device/gpus.ts';
 import { HostMemory } from '../device/host_memory.ts';
-import { RoundingDevice } from '../device/rounding_device.ts';
+import { deviceForTrace, type ReplayTarget, type TraceDevice } from '../device/trace_device.ts';
 import { replay } from '../timeline/replay.ts';
 import type { MemoryKind, OutOfMemory, Timeline } from '../timeline/timeline.ts';
 import { readTrace } from '../trace/reader.ts';
@@ -13,23 +15,8 @@ import type { DeviceMeta, Trace } from '../trace/trace.ts';
 import { type Attribution, attributionAt } from './attribution.ts';
 import { type Lifetimes, lifetimes } from './lifetimes.ts';
 
-export interface AnalysisOptions {
-  /** PYTORCH_ALLOC_CONF of the replay. Absent: what the job itself set. */
-  readonly allocConf?: string;
-  /** Name of a GPU or a size (`80GB`, bytes). Absent: the GPU that the trace was made for. */
-  readonly gpu?: string;
-}
-
-/** A part of the memory outside the caching allocator, at one instant. Sizes are NaN where they are not known. */
-export interface ExternalComponent {
-  readonly name: string;
-  readonly category: string;
-  readonly bytes: number;
-  readonly low: number;
-  readonly high: number;
-  readonly evidence: Evidence;
-  readonly provenance: string;
-}
+/** The device of the replay; what is absent comes from the trace. */
+export type AnalysisOptions = ReplayTarget;
 
 /** How the figures of a device are known. */
 export interface DeviceEvidence {
@@ -46,8 +33,10 @@ export interface DeviceReplay {
   /** Where the job ends on this capacity; null when it does not. */
   readonly outOfMemory: OutOfMemory | null;
   readonly evidence: DeviceEvidence;
-  /** What external memory consisted of at the peak of resident. Empty when nothing is known of it. */
-  readonly external: readonly ExternalComponent[];
+  /** What stands outside the allocator during an event. Empty when nothing is known of it. */
+  readonly externalAt: (event: number) => readonly ExternalPart[];
+  /** What was assumed or is not modelled, in sentences. */
+  readonly notes: readonly string[];
 }
 
 /** One device of a run, replayed, with what can be asked of it. */
@@ -59,18 +48,21 @@ export class DeviceAnalysis {
   readonly timeline: DeviceReplay['timeline'];
   readonly outOfMemory: DeviceReplay['outOfMemory'];
   readonly evidence: DeviceReplay['evidence'];
-  readonly external: DeviceReplay['external'];
+  readonly externalAt: DeviceReplay['externalAt'];
+  readonly notes: DeviceReplay['notes'];
   readonly #attributions = new Map<number, Attribution>();
   #lifetimes: Lifetimes | undefined;
 
-  constructor({ meta, capacity, timeline, outOfMemory, evidence, external }: DeviceReplay) {
+  constructor(done: DeviceReplay) {
+    const { meta } = done;
     this.meta = meta;
     this.name = meta.type === 'cpu' ? 'cpu' : `${meta.type}:${meta.index}`;
-    this.capacity = capacity;
-    this.timeline = timeline;
-    this.outOfMemory = outOfMemory;
-    this.evidence = evidence;
-    this.external = external;
+    this.capacity = done.capacity;
+    this.timeline = done.timeline;
+    this.outOfMemory = done.outOfMemory;
+    this.evidence = done.evidence;
+    this.externalAt = done.externalAt;
+    this.notes = done.notes;
   }
 
   /** Who held `allocated` during an event. */
@@ -135,39 +127,55 @@ export function analyzeTrace(trace: Trace, options: AnalysisOptions = {}, path =
 }
 
 function replayed(trace: Trace, meta: DeviceMeta, options: AnalysisOptions): DeviceReplay {
-  const capacity = capacityFor(trace, meta, options);
-  if (capacity === null) {
-    return {
-      meta,
-      capacity,
-      timeline: replay(trace, meta.id, new HostMemory()),
-      outOfMemory: null,
-      evidence: { allocator: 'executed', external: 'executed' },
-      external: [],
-    };
-  }
-  const limited = replay(trace, meta.id, new RoundingDevice(capacity.usableBytes));
+  if (meta.type === 'cpu') return replayedHost(trace, meta);
+  const { device, capacity, notes } = freshDevice(trace, meta, options);
+  const limited = replay(trace, meta.id, device);
   const { outOfMemory } = limited;
+  const unlimited = { ...options, usableBytes: Number.POSITIVE_INFINITY };
   const timeline =
     outOfMemory === null
       ? limited
-      : replay(trace, meta.id, new RoundingDevice(Number.POSITIVE_INFINITY));
-  const evidence = { allocator: 'executed', external: 'unknown' } as const;
-  return { meta, capacity, timeline, outOfMemory, evidence, external: [] };
+      : replay(trace, meta.id, freshDevice(trace, meta, unlimited).device);
+  // A second replay, without the storages: what is outside the allocator does not depend on them.
+  const externalAt = (until: number) => {
+    const other = freshDevice(trace, meta, unlimited).device;
+    replay(trace, meta.id, other, { until, storages: false });
+    return other.externalParts();
+  };
+  const external = weakestEvidence(
+    externalAt(timeline.peaks.reserved.event).map(({ evidence }) => evidence),
+  );
+  return {
+    meta,
+    capacity,
+    timeline,
+    outOfMemory,
+    evidence: {
+      allocator: 'executed',
+      external: Number.isNaN(timeline.peaks.external.bytes) ? 'unknown' : external,
+    },
+    externalAt,
+    notes,
+  };
 }
 
-/** The capacity asked for, else the GPU that the trace names, else the bytes that its fake device had. */
-function capacityFor(
-  trace: Trace,
-  meta: DeviceMeta,
-  options: AnalysisOptions,
-): DeviceCapacity | null {
-  if (meta.type === 'cpu') return null;
-  if (options.gpu !== undefined) return parseCapacity(options.gpu);
-  const { gpu } = trace.header;
+function replayedHost(trace: Trace, meta: DeviceMeta): DeviceReplay {
+  return {
+    meta,
+    capacity: null,
+    timeline: replay(trace, meta.id, new HostMemory()),
+    outOfMemory: null,
+    evidence: { allocator: 'executed', external: 'executed' },
+    externalAt: () => [],
+    notes: [],
+  };
+}
+
+function freshDevice(trace: Trace, meta: DeviceMeta, target: ReplayTarget): TraceDevice {
   try {
-    return parseCapacity(gpu.id);
-  } catch {
-    return { ...capacityOf(bytes(gpu.total_memory)), source: 'the trace' };
+    return deviceForTrace(trace.header, target, meta.index);
+  } catch (error) {
+    if (!(error instanceof DeviceOutOfMemory)) throw error;
+    throw new UserError('capacity-too-small', error.message, { cause: error });
   }
 }

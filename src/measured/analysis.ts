@@ -37,7 +37,8 @@ export function measuredAnalysis(run: MeasuredRun, options: AnalysisOptions = {}
     timeline: run.timeline,
     outOfMemory: run.timeline.outOfMemory,
     evidence: { allocator: 'executed', external: readings ? 'executed' : 'unknown' },
-    external: [],
+    externalAt: () => [],
+    notes: [],
   });
   return {
     path: run.path,

@@ -67,6 +67,9 @@ export function reportDocument(
     replay: {
       alloc_conf: analysis.options.allocConf ?? null,
       gpu: analysis.options.gpu ?? null,
+      nccl: analysis.options.ncclVersion ?? null,
+      topology: analysis.options.topology ?? null,
+      bound: analysis.options.bound ?? 'likely',
     },
     devices: Object.fromEntries(
       analysis.devices.map((device) => [device.name, deviceReport(device, options)]),
@@ -112,7 +115,7 @@ function deviceReport(device: DeviceAnalysis, options: DocumentOptions): DeviceR
           },
     final: instant(timeline.final),
     evidence: device.evidence,
-    external: device.external.map((component) => ({
+    external: externalAtPeak(device).map((component) => ({
       name: component.name,
       category: component.category,
       bytes: known(component.bytes),
@@ -129,6 +132,7 @@ function deviceReport(device: DeviceAnalysis, options: DocumentOptions): DeviceR
         .map(({ name, bytes, blocks }) => ({ operator: name, bytes, blocks })),
       stacks: totals.stacks.slice(0, options.top).map((share) => stackReport(trace, share)),
     },
+    notes: [...device.notes],
     growth: growthOf(timeline).map((growth) => ({
       per: growth.per,
       phase: phaseTitle(growth.phase),
@@ -140,6 +144,12 @@ function deviceReport(device: DeviceAnalysis, options: DocumentOptions): DeviceR
     })),
     metrics: runMetrics(device),
   };
+}
+
+/** Where resident has its peak; where it is not known, at the peak of reserved. */
+export function externalAtPeak({ timeline, externalAt }: DeviceAnalysis) {
+  const { resident, reserved } = timeline.peaks;
+  return externalAt(Number.isNaN(resident.bytes) ? reserved.event : resident.event);
 }
 
 function atPeak(device: DeviceAnalysis, options: DocumentOptions): DeviceReport['at_peak'] {

@@ -143,7 +143,10 @@ const deviceReport = z.strictObject({
       external: z.enum(EVIDENCE_ORDER as [string, ...string[]]),
     })
     .describe('how the figures are known'),
-  external: z.array(component).describe('at the peak of resident'),
+  external: z
+    .array(component)
+    .describe('at the peak of resident, or of reserved where resident is not known'),
+  notes: z.array(z.string()).describe('what was assumed or is not modelled'),
   at_peak: atPeak,
   total_allocated: z.strictObject({
     ...share,
@@ -234,7 +237,17 @@ export const reportDocumentSchema = z.strictObject({
       z.strictObject({ exception: z.string(), cause: z.string(), fatal: z.boolean() }),
     ),
   }),
-  replay: z.strictObject({ alloc_conf: z.string().nullable(), gpu: z.string().nullable() }),
+  replay: z
+    .strictObject({
+      alloc_conf: z.string().nullable(),
+      gpu: z.string().nullable(),
+      nccl: z.string().nullable(),
+      topology: z.string().nullable(),
+      bound: z
+        .enum(['low', 'likely', 'high'])
+        .describe('which figure of uncertain memory takes room'),
+    })
+    .describe('what was asked for; null is what the trace says'),
   devices: z.record(z.string(), deviceReport),
   phases: z.array(phaseReport),
   coverage: z.array(coverage),

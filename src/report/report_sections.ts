@@ -11,6 +11,7 @@ import { formatBytes, MiB } from '../base/bytes.ts';
 import { weakestEvidence } from '../base/evidence.ts';
 import { MEMORY_KINDS, type MemoryKind } from '../timeline/timeline.ts';
 import type { Trace } from '../trace/trace.ts';
+import { externalAtPeak } from './document.ts';
 import {
   plain,
   type ReportTable,
@@ -241,7 +242,9 @@ function holders(device: DeviceAnalysis, { at, top }: ReportOptions): Section[] 
   ];
 }
 
-function externalSection({ external, name }: DeviceAnalysis): Section[] {
+function externalSection(device: DeviceAnalysis): Section[] {
+  const external = externalAtPeak(device);
+  const { name } = device;
   if (external.length === 0) return [];
   const rows = external.map((part) => [
     part.name,
@@ -345,8 +348,9 @@ function growth(device: DeviceAnalysis): Section[] {
   ];
 }
 
-function caveats({ trace, measured }: Analysis): Section[] {
+function caveats({ trace, measured, devices }: Analysis): Section[] {
   const sentences: Sentence[] = (measured?.notes ?? []).map(warning);
+  for (const note of new Set(devices.flatMap(({ notes }) => notes))) sentences.push(plain(note));
   const uncovered = new Map<string, number>();
   for (const { name } of trace.uncovered) uncovered.set(name, (uncovered.get(name) ?? 0) + 1);
   if (uncovered.size > 0) {

@@ -43,6 +43,8 @@ export function mainDevice(trace: Trace): number | undefined {
 export interface ReplayOptions {
   /** The replay ends after this event: the device then stands as it did there. Default: the last event. */
   readonly until?: number;
+  /** False leaves out the storages: only communicators, other memory and phases reach the device. Default true. */
+  readonly storages?: boolean;
 }
 
 /**
@@ -55,7 +57,9 @@ export function replay(
   device: Device,
   options: ReplayOptions = {},
 ): Timeline {
-  return new Replay(trace, deviceId, device).run(options.until ?? Number.POSITIVE_INFINITY);
+  return new Replay(trace, deviceId, device, options.storages ?? true).run(
+    options.until ?? Number.POSITIVE_INFINITY,
+  );
 }
 
 /** Mutable peaks of one open phase (or of the whole run), by index into MEMORY_KINDS. */
@@ -94,6 +98,7 @@ interface OpenPhase {
 class Replay {
   readonly #trace: Trace;
   readonly #deviceId: number;
+  readonly #storages: boolean;
   readonly #device: Device;
   readonly #counters: DeviceCounters;
   readonly #allocations: (Allocation | undefined)[];
@@ -106,8 +111,9 @@ class Replay {
   #low: { bytes: number; event: number } = { bytes: 0, event: 0 };
   #high: { bytes: number; event: number } = { bytes: 0, event: 0 };
 
-  constructor(trace: Trace, deviceId: number, device: Device) {
+  constructor(trace: Trace, deviceId: number, device: Device, storages: boolean) {
     this.#trace = trace;
+    this.#storages = storages;
     this.#deviceId = deviceId;
     this.#device = device;
     this.#counters = device.counters;
@@ -168,14 +174,15 @@ class Replay {
     const device = this.#device;
     switch (code[i]) {
       case C.alloc:
-        if (deviceOf[i] === this.#deviceId)
+        if (this.#storages && deviceOf[i] === this.#deviceId) {
           this.#malloc(i, subject[i], bytes[i], stream[i], pool[i]);
+        }
         return;
       case C.free:
         if (deviceOf[i] === this.#deviceId) this.#free(subject[i]);
         return;
       case C.resize:
-        if (deviceOf[i] === this.#deviceId) {
+        if (this.#storages && deviceOf[i] === this.#deviceId) {
           const old = this.#allocations[subject[i]];
           this.#malloc(i, subject[i], bytes[i], stream[i], pool[i]);
           // Both blocks are live here: ATen's resize_bytes_cuda copies before it lets the old one go.

@@ -15,14 +15,11 @@ import { markdownOf } from '../../report/markdown.ts';
 import { textOf } from '../../report/text.ts';
 import { defineCommand } from '../command.ts';
 import { flag, integer, option, positional, text } from '../option.ts';
-import { historyEntries, replayOptions } from './report.ts';
+import { REPLAY_OPTIONS, type ReplayConfig, replayTarget } from '../replay_options.ts';
 
-interface CompareConfig {
+interface CompareConfig extends ReplayConfig {
   readonly a: string;
   readonly b: string;
-  readonly allocConf: string | undefined;
-  readonly gpu: string | undefined;
-  readonly historyEntries: number | undefined;
   readonly failAbove: Threshold | undefined;
   readonly top: number;
   readonly json: boolean;
@@ -47,9 +44,7 @@ export const compare = defineCommand<CompareConfig>({
   options: {
     a: positional('A', 'trace of the first run'),
     b: positional('B', 'trace of the second run, or a measured run'),
-    allocConf: text('CONF', 'replay both with this PYTORCH_ALLOC_CONF').optional(),
-    gpu: text('NAME|BYTES', 'replay both on this GPU or capacity').optional(),
-    historyEntries,
+    ...REPLAY_OPTIONS,
     failAbove: option(
       'SIZE|PERCENT',
       'fail when a peak (allocated, active, reserved, resident) grows by more than this',
@@ -72,7 +67,7 @@ export const compare = defineCommand<CompareConfig>({
     },
   ],
   async run(config, { cwd, output }) {
-    const options = replayOptions(config);
+    const options = replayTarget(config, cwd);
     const a = await analyzeFile(resolve(cwd, config.a), options);
     const b = await analyzeFile(resolve(cwd, config.b), options);
     const style = { width: output.width, bold: output.colors.bold, warn: output.colors.yellow };

@@ -11,12 +11,10 @@ import { textOf } from '../../report/text.ts';
 import { MEMORY_KINDS, type MemoryKind } from '../../timeline/timeline.ts';
 import { defineCommand } from '../command.ts';
 import { flag, integer, option, positional, text } from '../option.ts';
+import { REPLAY_OPTIONS, type ReplayConfig, replayTarget } from '../replay_options.ts';
 
-interface ReportConfig {
+interface ReportConfig extends ReplayConfig {
   readonly trace: string;
-  readonly allocConf: string | undefined;
-  readonly gpu: string | undefined;
-  readonly historyEntries: number | undefined;
   readonly at: MemoryKind | number;
   readonly top: number;
   readonly depth: number;
@@ -34,13 +32,6 @@ export const peakOrEvent = z.string().transform((written, context): MemoryKind |
   return z.NEVER;
 });
 
-/** For snapshots only: without it a round number of entries over memory that was there before is taken for a full ring buffer. */
-export const historyEntries = integer(
-  'N',
-  'of a snapshot: the max_entries that its history was recorded with',
-  { minimum: 1 },
-).optional();
-
 export const report = defineCommand<ReportConfig>({
   name: 'report',
   summary: 'Print where the memory of a traced or measured job peaks and what stood there',
@@ -49,12 +40,7 @@ export const report = defineCommand<ReportConfig>({
       'TRACE',
       'a trace of `memtracker trace`, a run of `memtracker capture`, or a snapshot of torch.cuda.memory._dump_snapshot',
     ),
-    allocConf: text(
-      'CONF',
-      'replay with this PYTORCH_ALLOC_CONF instead of the job\u2019s own',
-    ).optional(),
-    gpu: text('NAME|BYTES', 'replay on this GPU or capacity instead of the traced one').optional(),
-    historyEntries,
+    ...REPLAY_OPTIONS,
     at: option(
       'PEAK|EVENT',
       `which peak is taken apart (${MEMORY_KINDS.join(', ')}), or an event`,
@@ -79,7 +65,7 @@ export const report = defineCommand<ReportConfig>({
     { command: 'report snapshot.pickle', description: 'the same of what a real GPU recorded' },
   ],
   async run(config, { cwd, output }) {
-    const analysis = await analyzeFile(resolve(cwd, config.trace), replayOptions(config));
+    const analysis = await analyzeFile(resolve(cwd, config.trace), replayTarget(config, cwd));
     if (config.junit !== undefined) {
       await writeFile(resolve(cwd, config.junit), reportJunit(analysis));
     }
@@ -93,20 +79,3 @@ export const report = defineCommand<ReportConfig>({
     return ExitStatus.done;
   },
 });
-
-/** Options of the replay that report, export and compare share; absent ones are left out. */
-export function replayOptions({
-  allocConf,
-  gpu,
-  historyEntries: maxEntries,
-}: {
-  readonly allocConf: string | undefined;
-  readonly gpu: string | undefined;
-  readonly historyEntries?: number | undefined;
-}): { allocConf?: string; gpu?: string; maxEntries?: number } {
-  return {
-    ...(allocConf === undefined ? {} : { allocConf }),
-    ...(gpu === undefined ? {} : { gpu }),
-    ...(maxEntries === undefined ? {} : { maxEntries }),
-  };
-}
