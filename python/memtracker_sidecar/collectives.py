@@ -9,8 +9,9 @@ TORCH_NCCL_AVOID_RECORD_STREAMS); a synchronous one runs on the current stream a
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -137,6 +138,7 @@ class Collectives:
         self._recorder = recorder
         self._communicator_of = communicator_of
         self._ids = itertools.count(1)
+        self._batched = False
         self._pending: dict[int, Callable[[], None]] = {}  # live storage of a functional result -> its end
         # A work has to live until C++ hands it to its caller, who gets this very object.
         self._recent: collections.deque[PendingWork] = collections.deque(maxlen=8)
@@ -154,12 +156,23 @@ class Collectives:
                 after[packet.default] = self._make_functional(kind, of_result, packet.default)
         policies[torch.ops._c10d_functional.wait_tensor.default] = self._wait_tensor
 
+    @contextlib.contextmanager
+    def batch(self) -> Iterator[None]:
+        """Sends and receives inside are of one batch: their kinds are batch_send and batch_recv."""
+        before, self._batched = self._batched, True
+        try:
+            yield
+        finally:
+            self._batched = before
+
     def begin(self, kind: str, group: str, size: int, *, asynchronous: bool, device: int | None = None, peer: int = 0) -> Callable[[], None]:
         """Reports the start of a collective; the result reports its end. `peer`: global rank + 1 of a point-to-point call."""
         collective = next(self._ids)
         index = torch.cuda.current_device() if device is None else device
         stream = current_stream_id(index)
         emit = self._sink.emit
+        if self._batched and kind in ("send", "recv"):
+            kind = f"batch_{kind}"
         kind_id = self._tables.string(kind)
         emit((protocol.COLLECTIVE_BEGIN, collective, self._communicator_of(group), kind_id, size, stream, asynchronous, peer))
         return lambda: emit((protocol.COLLECTIVE_END, collective))

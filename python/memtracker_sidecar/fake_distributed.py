@@ -83,6 +83,7 @@ class FakeDistributed:
         original_init = c10d.init_process_group
         original_new = c10d.new_group
         original_destroy = c10d.destroy_process_group
+        original_batch = c10d.batch_isend_irecv
 
         def init_process_group(backend: Any = None, *_arguments: Any, **options: Any) -> None:
             self.backend = _nccl_name(backend)
@@ -110,6 +111,12 @@ class FakeDistributed:
         self._everywhere(c10d, "init_process_group", init_process_group, reason)
         self._everywhere(c10d, "new_group", new_group, reason)
         self._everywhere(c10d, "destroy_process_group", destroy_process_group, reason)
+        def batch_isend_irecv(operations: Any) -> Any:
+            with self.collectives.batch():
+                return original_batch(operations)
+
+        # A single send or receive has a communicator of its two ranks, a batch uses the group's (ProcessGroupNCCL::pointToPoint).
+        self._everywhere(c10d, "batch_isend_irecv", batch_isend_irecv, "calls of a batch are reported as such")
         self._replacements.set(dist, "get_backend", self.backend_of, "training code asks whether the backend is nccl")
 
         def pickled(value: Any, group: Any, kind: str, ranks: int) -> None:

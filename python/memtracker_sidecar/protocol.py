@@ -479,7 +479,7 @@ def collective_begin(
     async_: bool,
     peer: int,
 ) -> Event:
-    """kind (string id): all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send, recv, barrier, …; `bytes`: payload of this rank as NCCL counts it (all_gather and reduce_scatter: the whole output or input); `peer`: global rank + 1 for point to point."""
+    """kind (string id): all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send, recv (batch_send, batch_recv inside batch_isend_irecv), barrier, …; `bytes`: payload of this rank as NCCL counts it (all_gather and reduce_scatter: the whole output or input); `peer`: global rank + 1 for point to point."""
     return (
         52,
         collective,
