@@ -54,7 +54,7 @@ def build() -> Libraries:
         if _is_stale(libraries.runtime, [*runtime_sources, SOURCES / "state.h"]):
             _compile(
                 ["g++", "-std=c++17", "-O2", "-fvisibility=hidden", "-static-libstdc++", "-static-libgcc"],
-                [f"-I{_cuda_headers()}"],
+                [f"-I{cuda_headers()}"],
                 runtime_sources,
                 libraries.runtime,
             )
@@ -92,7 +92,7 @@ def _compile(compiler: list[str], flags: list[str], sources: list[Path], target:
     unfinished.replace(target)
 
 
-def _cuda_headers() -> Path:
+def cuda_headers() -> Path:
     """A folder with the headers of CUDA 13, whose structures PyTorch's CUDA 13 build expects."""
     candidates = list(_header_folders())
     for folder in candidates:
