@@ -1,13 +1,13 @@
-// Starts the real command line from the sources, as `memtracker` would run from dist/.
+// Starts the real command line, built, as `memtracker` does.
 
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { execa } from 'execa';
 import { afterEach } from 'vitest';
+import { builtProgram, REPOSITORY } from './built_program.ts';
 
-export const REPOSITORY = fileURLToPath(new URL('../../', import.meta.url));
+const PROGRAM = await builtProgram();
 
 export interface Invoked {
   readonly exitCode: number | undefined;
@@ -23,8 +23,7 @@ export interface InvokeOptions {
 
 /** The process, for tests that look at it while it runs. */
 export function startMemtracker(arguments_: readonly string[], options: InvokeOptions = {}) {
-  const main = join(REPOSITORY, 'src', 'cli', 'main.ts');
-  return execa(process.execPath, ['--import', TSX, main, ...arguments_], {
+  return execa(process.execPath, [PROGRAM, ...arguments_], {
     cwd: options.cwd ?? REPOSITORY,
     env: { NO_COLOR: '1', FORCE_COLOR: undefined, ...options.env },
     reject: false,
@@ -32,7 +31,20 @@ export function startMemtracker(arguments_: readonly string[], options: InvokeOp
   });
 }
 
-const TSX = import.meta.resolve('tsx');
+/** Resolves when the process has printed the line on stderr. @throws Error when it ends before. */
+export async function untilLine(
+  started: ReturnType<typeof startMemtracker>,
+  line: string,
+): Promise<void> {
+  let seen = '';
+  await new Promise<void>((done, fail) => {
+    started.stderr.on('data', (chunk: Buffer) => {
+      seen += chunk.toString();
+      if (seen.split('\n').includes(line)) done();
+    });
+    started.once('exit', () => fail(new Error(`it ended without saying "${line}":\n${seen}`)));
+  });
+}
 
 export async function memtracker(
   arguments_: readonly string[],

@@ -7,7 +7,7 @@ import { pathToFileURL } from 'node:url';
 import { execa } from 'execa';
 import { expect, test } from 'vitest';
 import { findPython } from '../../src/sidecar/python.ts';
-import { memtracker, startMemtracker, temporaryFolder } from './memtracker.ts';
+import { memtracker, startMemtracker, temporaryFolder, untilLine } from './memtracker.ts';
 
 const EMPTY_WHEEL = `
 import sys, zipfile
@@ -64,12 +64,8 @@ test('a set-up that was killed half-way is detected and made again', async () =>
   const env = await environment();
   const environments = join(env.XDG_CACHE_HOME, 'memtracker', 'environments');
   const killed = startMemtracker(['setup'], { env });
-  for await (const line of killed.iterable({ from: 'stderr' })) {
-    if (line.includes('installing packages of the sidecar')) {
-      killed.kill('SIGKILL');
-      break;
-    }
-  }
+  await untilLine(killed, 'installing packages of the sidecar');
+  killed.kill('SIGKILL');
   await killed;
   const [folder] = readdirSync(environments).filter((name) => !name.endsWith('.lock'));
   expect(existsSync(join(environments, folder, 'memtracker.json'))).toBe(false);
