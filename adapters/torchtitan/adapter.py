@@ -175,13 +175,12 @@ class Adapter(AdapterInterface):
         try:
             with context.recording():
                 trainer = job.build()
-                for index, part in enumerate(job.model_parts(trainer)):
-                    context.register_model(
-                        part,
-                        "" if len(job.model_parts(trainer)) == 1 else f"stage{index}",
-                    )
-                    if len(job.model_parts(trainer)) == 1:
-                        phases.span_forward(context.phases, part)
+                parts = job.model_parts(trainer)
+                for part in parts:
+                    context.register_model(part)  # names of layers are unique over the parts of a pipeline
+                if len(parts) == 1:
+                    phases.span_forward(context.phases, parts[0])
+                phases.span_loss(context.phases, context.replacements, trainer)
                 try:
                     job.train(trainer)
                 finally:

@@ -55,7 +55,7 @@ class ExpertRouting:
         Both generations read the sizes to send first and the sizes to receive second (token_dispatcher.py,
         `_sync_token_count_exchange`; expert_parallel.py, `_token_dispatch`); only the second is scaled.
         """
-        if self._rows is None or not isinstance(tensor, FakeTensor) or tensor.dim() != 1 or tensor.is_floating_point():
+        if self._rows is None or tensor.dim() != 1 or tensor.is_floating_point():
             return None
         rows = self._rows if self._reads == 0 else round(self._rows * self._factor)
         self._reads += 1
@@ -95,18 +95,13 @@ NEEDS_BY_GENERATION: dict[str, tuple[Need, ...]] = {
 
 def install(replacements: Replacements, routing: ExpertRouting) -> None:
     """Opens `routing.dispatch` around the functions of whichever generation the checkout is."""
-    to_list = torch.Tensor.tolist
+    to_list = FakeTensor.tolist
 
-    def tolist(tensor: torch.Tensor) -> Any:
+    def tolist(tensor: FakeTensor) -> Any:
         splits = routing.splits(tensor)
         return to_list(tensor) if splits is None else splits
 
-    replacements.set(
-        torch.Tensor,
-        "tolist",
-        tolist,
-        "split sizes of expert routing come from a named assumption",
-    )
+    replacements.set(FakeTensor, "tolist", tolist, "split sizes of expert routing come from a named assumption")
 
     def around(module: str, attribute: str, rows: Callable[[tuple[Any, ...]], int]) -> None:
         found = holder_of(module, attribute)

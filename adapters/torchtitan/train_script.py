@@ -16,7 +16,7 @@ import torch
 from memtracker_sidecar.adapter_api import AdapterContext
 
 from .interface import Need
-from .phases import COMMON_SPANS, PhaseRecorder, Span
+from .phases import COMMON_SPANS, PhaseRecorder, Span, span_forward
 from .stage_boundary import Boundary
 from .synthetic_data import BatchShape, SyntheticTokenizer, token_batches
 
@@ -29,6 +29,7 @@ NEEDS = (
     Need("train", "build_hf_data_loader", "gives synthetic tokens"),
     Need("torchtitan.config_manager", "JobConfig.parse_args", "parses the arguments"),
     Need("torchtitan.utils", "GarbageCollection.run", "tells where a step begins"),
+    Need("train", "build_optimizers", "is given the model, which is registered then"),
 )
 
 TRAINER_SPANS: tuple[Span, ...] = ()
@@ -169,6 +170,17 @@ def mark_steps(context: AdapterContext, job: Job) -> None:
         run(self, step)
 
     context.replacements.set(collection, "run", run_and_mark, "tells where a step begins")
+    script = importlib.import_module("train")
+    build_optimizers = script.build_optimizers
+
+    def register_and_build(model_parts: list[torch.nn.Module], *arguments: Any, **keywords: Any) -> Any:
+        for part in model_parts:
+            context.register_model(part)
+        if len(model_parts) == 1:
+            span_forward(context.phases, model_parts[0])
+        return build_optimizers(model_parts, *arguments, **keywords)
+
+    context.replacements.set(script, "build_optimizers", register_and_build, "is given the model")
     job.steps = steps
 
 
