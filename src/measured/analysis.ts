@@ -39,6 +39,7 @@ export function measuredAnalysis(run: MeasuredRun, options: AnalysisOptions = {}
     evidence: { allocator: 'executed', external: readings ? 'executed' : 'unknown' },
     externalAt: () => [],
     notes: [],
+    freshDevice: null,
   });
   return {
     path: run.path,
