@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest';
 import { GiB } from '../base/bytes.ts';
+import { TOPOLOGY_PRESETS } from '../nccl/topology.ts';
 import { findGpu, GPU_MODELS, parseCapacity } from './gpus.ts';
 
 test('usable bytes print as the GiB that PyTorch reported on that GPU', () => {
@@ -48,4 +49,11 @@ test('a plain size is a capacity without a GPU model', () => {
 test('every name and alias is written once', () => {
   const all = GPU_MODELS.flatMap((gpu) => [gpu.name, ...gpu.aliases]);
   expect(new Set(all).size).toBe(all.length);
+});
+
+test('every topology preset names a known GPU of its compute capability', () => {
+  for (const { gpu, computeCapability } of TOPOLOGY_PRESETS) {
+    const [major, minor] = findGpu(gpu).capability;
+    expect(major * 10 + minor).toBe(computeCapability);
+  }
 });
