@@ -69,13 +69,16 @@ export const report = defineCommand<ReportConfig>({
     if (config.junit !== undefined) {
       await writeFile(resolve(cwd, config.junit), reportJunit(analysis));
     }
+    // What a damaged or cut trace still holds is reported, but it is not the whole job.
+    const { faults } = analysis.trace.integrity;
+    const status = faults.length === 0 ? ExitStatus.done : ExitStatus.uncovered;
     if (config.json) {
       output.json(reportDocument(analysis, { at: config.at, top: Math.max(100, config.top) }));
-      return ExitStatus.done;
+      return status;
     }
     const sections = reportSections(analysis, config);
     const style = { width: output.width, bold: output.colors.bold, warn: output.colors.yellow };
     output.product(config.markdown ? markdownOf(sections) : textOf(sections, style));
-    return ExitStatus.done;
+    return status;
   },
 });
