@@ -47,7 +47,6 @@ class DataDependentPolicies:
             aten._assert_async.msg: lambda func, args, kwargs: None,
             aten._pin_memory.default: lambda func, args, kwargs: torch.empty_like(args[0]),
             aten.is_pinned.default: lambda func, args, kwargs: True,
-            aten.record_stream.default: lambda func, args, kwargs: None,
         }
         for name in ("_unique2", "unique_dim", "unique_consecutive"):
             packet = getattr(aten, name, None)

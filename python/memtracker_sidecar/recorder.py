@@ -37,6 +37,8 @@ from memtracker_sidecar.workspace_rules import Workspace, WorkspaceRules, make_c
 Policy = Callable[[Any, Any, Any], Any]
 """(operator, args, kwargs) -> result, or NotImplemented to run the operator as it is."""
 
+_IGNORED = 0
+"""Device of a storage whose memory is counted elsewhere."""
 _GRANULE = 512  # c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize: what memory_allocated() counts in
 
 
@@ -119,7 +121,7 @@ class StorageRecorder(TorchDispatchMode):
         self._capability = capability
         self.fake_mode = fake_mode
         self.live_bytes = live or LiveBytes()
-        self.policies: dict[Any, Policy] = {}
+        self.policies: dict[Any, Policy] = {torch.ops.aten.record_stream.default: self._record_stream}
         """What to do instead of an operator that fake tensors cannot run."""
         self.after: dict[Any, Callable[[Any, Any, Any, Any], None]] = {}
         """Called with (operator, args, kwargs, result) once the result is recorded."""
@@ -130,6 +132,7 @@ class StorageRecorder(TorchDispatchMode):
         self._names: dict[Any, str] = {}
         self._kept_workspaces: set[tuple[Any, ...]] = set()
         self._paused = 0
+        self._kernel: str | None = None
         self._count = 0
         self.operators = 0
         """Operators seen."""
@@ -172,6 +175,25 @@ class StorageRecorder(TorchDispatchMode):
             yield
         finally:
             super().__exit__(None, None, None)
+
+    @contextlib.contextmanager
+    def named(self, operator: str) -> Iterator[None]:
+        """What comes to life inside was allocated by `operator`: a kernel of a library, not one of PyTorch's."""
+        outer, self._kernel = self._kernel, operator
+        try:
+            yield
+        finally:
+            self._kernel = outer
+
+    def ignore(self, tensor: torch.Tensor) -> None:
+        """The tensor's storage is memory that is counted elsewhere. Make the tensor inside `paused`."""
+        storage = tensor.untyped_storage()
+        live = LiveStorage(storage, self._death)
+        live.id = live.owner = live.step = 0
+        live.key = storage._cdata
+        live.bytes = int(storage.nbytes())
+        live.device = _IGNORED
+        self._live[live.key] = live
 
     def _is_wrapper(self, kind: type) -> bool:
         known = self._wrapper_types.get(kind)
@@ -318,7 +340,7 @@ class StorageRecorder(TorchDispatchMode):
                 device_id,
                 stream,
                 pool,
-                tables.string(self._names.get(func) or self._name(func)),
+                tables.string(self._kernel or self._names.get(func) or self._name(func)),
                 tables.stack(sys._getframe(2)),
                 module,
                 step,
@@ -330,6 +352,8 @@ class StorageRecorder(TorchDispatchMode):
     def _death(self, live: LiveStorage) -> None:
         if self._live.get(live.key) is live:
             del self._live[live.key]
+            if live.device == _IGNORED:
+                return
             self.live_bytes.change(live.device, live.bytes, 0)
             self._emit((protocol.FREE, live.id))
             if self.on_death:
@@ -343,6 +367,9 @@ class StorageRecorder(TorchDispatchMode):
             self._change(live, int(storage.nbytes()), "storage.resize_")
 
     def _change(self, live: LiveStorage, size: int, func: Any) -> None:
+        if live.device == _IGNORED:
+            live.bytes = size
+            return
         self.live_bytes.change(live.device, live.bytes, size)
         live.bytes = size
         module, step = self._modules.position()
@@ -365,6 +392,11 @@ class StorageRecorder(TorchDispatchMode):
                 step,
             )
         )
+
+    def _record_stream(self, func: Any, args: Any, kwargs: Any) -> None:
+        tensor, stream = args
+        for live in self.find(tensor):
+            self._emit((protocol.RECORD_STREAM, live.id, stream.stream_id))
 
     def find(self, tensor: torch.Tensor) -> list[LiveStorage]:
         """The live storages of a tensor (several for a wrapper), registering those that nothing met so far."""

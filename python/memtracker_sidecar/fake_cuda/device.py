@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from memtracker_sidecar.fake_cuda import device_guard
-from memtracker_sidecar.fake_cuda.streams import current_device, device_index_of
+from memtracker_sidecar.fake_cuda.streams import current_device, device_index_of, switch_device
 from memtracker_sidecar.replacements import Replacements
 from memtracker_sidecar.worker_spec import GpuProperties
 
@@ -61,7 +61,7 @@ def device_properties(gpu: GpuProperties) -> DeviceProperties:
 def set_device(device: Any) -> None:
     index = device_index_of(device)
     if index >= 0:
-        torch._C._accelerator_setDeviceIndex(index)
+        switch_device(index)
 
 
 class DeviceContext(contextlib.ContextDecorator):
@@ -74,10 +74,10 @@ class DeviceContext(contextlib.ContextDecorator):
     def __enter__(self) -> None:
         self.prev_idx = current_device()
         if self.idx >= 0:
-            torch._C._accelerator_setDeviceIndex(self.idx)
+            switch_device(self.idx)
 
     def __exit__(self, *_error: object) -> None:
-        torch._C._accelerator_setDeviceIndex(self.prev_idx)
+        switch_device(self.prev_idx)
 
 
 class DeviceOfContext(DeviceContext):
@@ -90,7 +90,7 @@ class DeviceOfContext(DeviceContext):
 def _exchange_device(index: int) -> int:
     before = current_device()
     if index >= 0:
-        torch._C._accelerator_setDeviceIndex(index)
+        switch_device(index)
     return before
 
 

@@ -10,6 +10,7 @@ import itertools
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memtracker_sidecar import protocol
 from memtracker_sidecar.emitter import EventSink
@@ -41,6 +42,13 @@ def device_index_of(device: Any) -> int:
 def current_device() -> int:
     """Index of the current device, as the device guard has it."""
     return int(torch._C._accelerator_getDeviceIndex())
+
+
+def switch_device(index: int) -> None:
+    """Makes a device current. FakeTensorMode remembers results by their arguments, in which `cuda` means the current one."""
+    if index != current_device():
+        FakeTensorMode.cache_clear()
+        torch._C._accelerator_setDeviceIndex(index)
 
 
 def current_stream_id(device_index: int) -> int:
@@ -203,13 +211,14 @@ class StreamContext:
             return
         self._device = current_device()
         self._outer = current_stream(self.stream.device_index)
+        switch_device(self.stream.device_index)
         torch._C._accelerator_setStream(self.stream)
 
     def __exit__(self, *_error: object) -> None:
         if self.stream is None:
             return
         torch._C._accelerator_setStream(self._outer)
-        torch._C._accelerator_setDeviceIndex(self._device)
+        switch_device(self._device)
 
 
 def synchronize(device: Any = None) -> None:
