@@ -4,10 +4,11 @@
 import { UserError } from '../base/errors.ts';
 import { type Evidence, weakestEvidence } from '../base/evidence.ts';
 import { DeviceOutOfMemory } from '../device/device.ts';
-import type { ExternalPart } from '../device/gpu_device.ts';
+import type { ExternalPart, GpuDevice } from '../device/gpu_device.ts';
 import type { DeviceCapacity } from '../device/gpus.ts';
 import { HostMemory } from '../device/host_memory.ts';
 import { deviceForTrace, type ReplayTarget, type TraceDevice } from '../device/trace_device.ts';
+import { type AllocatorHistory, recordAllocatorHistory } from '../timeline/allocator_history.ts';
 import { replay } from '../timeline/replay.ts';
 import type { MemoryKind, OutOfMemory, Timeline } from '../timeline/timeline.ts';
 import { readTrace } from '../trace/reader.ts';
@@ -37,6 +38,8 @@ export interface DeviceReplay {
   readonly externalAt: (event: number) => readonly ExternalPart[];
   /** What was assumed or is not modelled, in sentences. */
   readonly notes: readonly string[];
+  /** A fresh device of the same kind as the one that `timeline` was replayed on; null for what is not modelled. */
+  readonly freshDevice: (() => GpuDevice) | null;
 }
 
 /** One device of a run, replayed, with what can be asked of it. */
@@ -50,6 +53,7 @@ export class DeviceAnalysis {
   readonly evidence: DeviceReplay['evidence'];
   readonly externalAt: DeviceReplay['externalAt'];
   readonly notes: DeviceReplay['notes'];
+  readonly #freshDevice: DeviceReplay['freshDevice'];
   readonly #attributions = new Map<number, Attribution>();
   #lifetimes: Lifetimes | undefined;
 
@@ -63,6 +67,7 @@ export class DeviceAnalysis {
     this.evidence = done.evidence;
     this.externalAt = done.externalAt;
     this.notes = done.notes;
+    this.#freshDevice = done.freshDevice;
   }
 
   /** Who held `allocated` during an event. */
@@ -78,6 +83,12 @@ export class DeviceAnalysis {
   /** Who held `allocated` where `kind` had its peak. */
   attributionAtPeak(kind: MemoryKind = 'allocated'): Attribution {
     return this.attributionAt(this.timeline.peaks[kind].event);
+  }
+
+  /** Every entry of the allocator, by a replay of its own; null for the host and for measured runs. */
+  allocatorHistory(): AllocatorHistory | null {
+    if (this.#freshDevice === null) return null;
+    return recordAllocatorHistory(this.timeline.trace, this.meta.id, this.#freshDevice());
   }
 
   /** When each block was made and when it ended. */
@@ -156,6 +167,7 @@ function replayed(trace: Trace, meta: DeviceMeta, options: AnalysisOptions): Dev
     },
     externalAt,
     notes,
+    freshDevice: () => freshDevice(trace, meta, outOfMemory === null ? options : unlimited).device,
   };
 }
 
@@ -168,6 +180,7 @@ function replayedHost(trace: Trace, meta: DeviceMeta): DeviceReplay {
     evidence: { allocator: 'executed', external: 'executed' },
     externalAt: () => [],
     notes: [],
+    freshDevice: null,
   };
 }
 

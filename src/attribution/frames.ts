@@ -8,9 +8,13 @@ export interface Frame {
   readonly line: number;
 }
 
-/** Is the frame inside PyTorch or the standard library (and not in a package that has torch in its name)? */
+/** PyTorch and the standard library; other packages (a framework, a kernel library) are callers worth naming. */
+const LIBRARY = /(^|\/)torch\/|\/lib\/python3\.\d+\/(?!(site|dist)-packages\/)/;
+/** The wrappers that this program puts around a framework's functions. */
+const OWN = /\/memtracker_sidecar\/|\/adapters\/(torchtitan|megatron|script)\/\w+\.py$/;
+
 export function isLibraryFrame(frame: Frame): boolean {
-  return /(^|\/)(torch|lib\/python3\.\d+)\/(?!.*site-packages\/(?!torch\/))/.test(frame.file);
+  return LIBRARY.test(frame.file) || OWN.test(frame.file);
 }
 
 /** The innermost frame of the user's or the framework's code; the innermost at all when there is none. */

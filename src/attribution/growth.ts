@@ -6,6 +6,7 @@
 // when every later repetition leaves more than the one before, and what was added is still there when all are over (activations of a
 // pipeline's warm-up rise with each forward, too, but their backward takes them away).
 
+import { KiB, MiB } from '../base/bytes.ts';
 import { EVENTS } from '../protocol/events.ts';
 import type { PhaseSpan, Timeline } from '../timeline/timeline.ts';
 import type { PhaseMeta } from '../trace/trace.ts';
@@ -17,7 +18,9 @@ const RESIZE = EVENTS.resize.code;
 /** Repetitions looked at in one series; growth shows in the first ones. */
 const MAX_REPETITIONS = 64;
 /** Less than this in each repetition is not reported: bookkeeping tensors of a logger. */
-const MIN_BYTES = 4096;
+const MIN_BYTES = 64 * KiB;
+/** The same where only one repetition can be witness: caches that fill once look alike. */
+const MIN_BYTES_ONCE = 4 * MiB;
 
 export interface Growth {
   /** What repeats: the phase's name and its label. */
@@ -117,12 +120,13 @@ function growthIn(timeline: Timeline, series: Series): Growth[] {
   const after = snapshots.pop();
   if (after === undefined || snapshots.length < 2) return [];
   const growth: Growth[] = [];
+  const least = snapshots.length === 2 ? MIN_BYTES_ONCE : MIN_BYTES;
   for (let place = 0; place < places.live.length; place++) {
     const levels = snapshots.map((snapshot) => snapshot[place] ?? 0);
     const first = levels[0];
     let rises = true;
     for (let r = 1; r < levels.length; r++) {
-      if (levels[r] - levels[r - 1] < MIN_BYTES) rises = false;
+      if (levels[r] - levels[r - 1] < least) rises = false;
     }
     const kept = (after[place] ?? 0) >= levels[levels.length - 1];
     if (!rises || !kept) continue;

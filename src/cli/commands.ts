@@ -5,6 +5,7 @@ import { allocatorCommands } from './commands/allocator.ts';
 import { cacheList, cachePrune } from './commands/cache.ts';
 import { compare } from './commands/compare.ts';
 import { doctor } from './commands/doctor.ts';
+import { exportCommand } from './commands/export.ts';
 import { fit } from './commands/fit.ts';
 import { fitUnit } from './commands/fit_unit.ts';
 import { gpus } from './commands/gpus.ts';
@@ -17,6 +18,7 @@ export const COMMANDS: readonly Command[] = [
   trace,
   report,
   compare,
+  exportCommand,
   fit,
   cacheList,
   cachePrune,

@@ -20,7 +20,14 @@ import {
   strong,
   warning,
 } from './section.ts';
-import { formatDelta, formatKnown, formatPercent, nestedTitle, ownerTitle } from './words.ts';
+import {
+  formatDelta,
+  formatKnown,
+  formatPercent,
+  formatRange,
+  nestedTitle,
+  ownerTitle,
+} from './words.ts';
 
 export interface ReportOptions {
   /** The peak (or the event) that is taken apart. */
@@ -249,7 +256,7 @@ function externalSection(device: DeviceAnalysis): Section[] {
   const rows = external.map((part) => [
     part.name,
     formatKnown(part.bytes),
-    part.low === part.high ? '' : `${formatKnown(part.low)} – ${formatKnown(part.high)}`,
+    part.low === part.high ? '' : formatRange(part.low, part.high),
     part.evidence,
     part.provenance,
   ]);
@@ -264,7 +271,7 @@ function externalSection(device: DeviceAnalysis): Section[] {
             { head: 'Bytes', align: 'right' },
             { head: 'Range' },
             { head: 'Evidence' },
-            { head: 'From', flexible: true },
+            { head: 'From', flexible: 'end' },
           ],
           rows,
         },

@@ -4,8 +4,11 @@
 export interface TableColumn {
   readonly head: string;
   readonly align?: 'left' | 'right';
-  /** The column that gives way when the table would be wider than allowed. At most one. */
-  readonly flexible?: boolean;
+  /**
+   * The column that gives way when the table would be wider than allowed, and where its text is cut. At most one; true is
+   * `middle`.
+   */
+  readonly flexible?: boolean | 'middle' | 'end';
 }
 
 const GAP = '  ';
@@ -19,7 +22,9 @@ export function tableLines(
   const widths = columns.map((column, c) =>
     Math.max(column.head.length, ...rows.map((row) => row[c].length)),
   );
-  const flexible = columns.findIndex((column) => column.flexible === true);
+  const flexible = columns.findIndex(
+    (column) => column.flexible !== undefined && column.flexible !== false,
+  );
   const total = widths.reduce((sum, w) => sum + w, 0) + GAP.length * (columns.length - 1);
   if (flexible >= 0 && total > width) {
     widths[flexible] = Math.max(12, widths[flexible] - (total - width));
@@ -27,7 +32,7 @@ export function tableLines(
   const line = (cells: readonly string[]) =>
     columns
       .map((column, c) => {
-        const cell = c === flexible ? cutMiddle(cells[c], widths[c]) : cells[c];
+        const cell = c === flexible ? cut(cells[c], widths[c], column.flexible) : cells[c];
         return column.align === 'right' ? cell.padStart(widths[c]) : cell.padEnd(widths[c]);
       })
       .join(GAP)
@@ -37,6 +42,11 @@ export function tableLines(
     widths.map((w) => '─'.repeat(w)).join(GAP),
     ...rows.map(line),
   ];
+}
+
+function cut(text: string, width: number, at: TableColumn['flexible']): string {
+  if (at !== 'end') return cutMiddle(text, width);
+  return text.length <= width ? text : `${text.slice(0, width - 1)}…`;
 }
 
 /** `layers.11.attention.wq` cut to 15: `layers.1….wq`. */

@@ -2,7 +2,7 @@
 
 import type { OwnerShare } from '../attribution/attribution.ts';
 import { phaseTitle } from '../attribution/phase_title.ts';
-import { formatBytes } from '../base/bytes.ts';
+import { formatBytes, GiB, MiB } from '../base/bytes.ts';
 import type { Owner } from '../protocol/events.ts';
 import type { PhaseMeta, Trace } from '../trace/trace.ts';
 
@@ -50,4 +50,12 @@ export function nestedTitle(trace: Trace, phase: PhaseMeta): string {
   const outer = trace.phases[phase.parent];
   const own = phaseTitle(phase).slice(outer === undefined ? 0 : outer.path.length + 1);
   return `${'  '.repeat(phase.depth)}${own}`;
+}
+
+/** `384–784 MiB`: one unit for both, no decimals. */
+export function formatRange(low: number, high: number): string {
+  if (!(low <= high)) return 'unknown';
+  return high < 10 * GiB
+    ? `${(low / MiB).toFixed(0)}–${(high / MiB).toFixed(0)} MiB`
+    : `${(low / GiB).toFixed(1)}–${(high / GiB).toFixed(1)} GiB`;
 }

@@ -45,6 +45,8 @@ export interface ReplayOptions {
   readonly until?: number;
   /** False leaves out the storages: only communicators, other memory and phases reach the device. Default true. */
   readonly storages?: boolean;
+  /** Called before each event, for observers of the device. */
+  readonly beforeEvent?: (event: number) => void;
 }
 
 /**
@@ -59,6 +61,7 @@ export function replay(
 ): Timeline {
   return new Replay(trace, deviceId, device, options.storages ?? true).run(
     options.until ?? Number.POSITIVE_INFINITY,
+    options.beforeEvent,
   );
 }
 
@@ -129,11 +132,12 @@ class Replay {
     this.#blockBytes = new Float64Array(length);
   }
 
-  run(until: number): Timeline {
+  run(until: number, beforeEvent?: (event: number) => void): Timeline {
     const length = Math.min(this.#trace.events.length, until + 1);
     let outOfMemory: OutOfMemory | null = null;
     let event = 0;
     for (; event < length; event++) {
+      beforeEvent?.(event);
       const before = this.#counters.reserved;
       try {
         this.#step(event);
