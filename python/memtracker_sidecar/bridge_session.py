@@ -47,8 +47,6 @@ class BridgeSession:
         os.environ.update(self._run.distributed.environment())
         self._emitter.emit(protocol.run("versions", {"torch": self.torch_version, "python": sys.version.split()[0]}))
         self._recording: contextlib.ExitStack | None = None
-        self._works: dict[int, Any] = {}
-        self._work_count = 0
 
     # -- recording
 
@@ -108,7 +106,7 @@ class BridgeSession:
         if not dist.is_initialized():
             dist.init_process_group("nccl")
 
-    def collective(self, kind: str, tensor: Any, *arguments: Any) -> Any:
+    def collective(self, kind: str, tensor: Any) -> Any:
         """PyTorch's functional collective `kind` on the default group. The result is asynchronous: `wait` completes it."""
         import torch.distributed as dist
         import torch.distributed._functional_collectives as functional
@@ -116,9 +114,9 @@ class BridgeSession:
         group = dist.group.WORLD
         match kind:
             case "all_gather":
-                return functional.all_gather_tensor(tensor, 0, group)
+                return functional.all_gather_single(tensor, 0, group)
             case "reduce_scatter":
-                return functional.reduce_scatter_tensor(tensor, "sum", 0, group)
+                return functional.reduce_scatter_single(tensor, "sum", 0, group)
             case "all_reduce":
                 return functional.all_reduce(tensor, "sum", group)
             case "all_to_all":

@@ -40,6 +40,8 @@ export interface GpuDeviceOptions {
   readonly streams?: EventCompletion | undefined;
   /** The job's NCCL. Absent: communicators are of unknown size. */
   readonly nccl?: NcclSettings | undefined;
+  /** Leave NCCL out on purpose: communicators take nothing and are not unknown. For scenarios that declare NCCL themselves. */
+  readonly omitNccl?: boolean | undefined;
   /** Global rank whose device this is. Default 0. */
   readonly rank?: number | undefined;
   /** Memory stated by the user. */
@@ -229,7 +231,7 @@ export class GpuDevice implements Device {
     const { communicator, name, backend, ranks, parent, options } = event;
     this.#groupNames.set(communicator, name);
     if (this.#groups === undefined) {
-      if (backend.includes('nccl'))
+      if (backend.includes('nccl') && this.#options.omitNccl !== true)
         this.#addUnknown(`communicator ${communicator}`, `NCCL communicator ${name}`);
       return;
     }

@@ -5,22 +5,23 @@
 //   await bridge.fake(async ({ torch }) => {
 //     await bridge.phase('forward', { step: 1 }, async () => { … });
 //   });
-//   const trace = await bridge.trace();     // replay and analyse it as often as you like
+//   const { resident } = await bridge.report({ allocConf: 'expandable_segments:True' });  // as often as you like
 //   await bridge.close();
 
 import { findGpu } from '../device/gpus.ts';
 import type { Batch } from '../protocol/codec.ts';
 import { type EventTuple, eventCode, type Scalar } from '../protocol/events.ts';
 import { workerSpecSchema } from '../protocol/worker_spec.ts';
+import { ensureEnvironment } from '../sidecar/environment.ts';
+import { packageFolder } from '../sidecar/package_folder.ts';
+import { BridgeClosedError, Interpreter, type PyObject } from '../sidecar/pythonia.ts';
+import { recordedEnvironment } from '../sidecar/source_identity.ts';
+import { EventStream, type StreamSummary } from '../sidecar/stream.ts';
 import { TraceBuilder } from '../trace/builder.ts';
 import type { TraceHeader } from '../trace/file_format.ts';
 import type { Trace } from '../trace/trace.ts';
-import { ensureEnvironment } from './environment.ts';
 import { checkLabel, Ledger } from './ledger.ts';
-import { packageFolder } from './package_folder.ts';
-import { BridgeClosedError, Interpreter, type PyObject } from './pythonia.ts';
-import { recordedEnvironment } from './source_identity.ts';
-import { EventStream, type StreamSummary } from './stream.ts';
+import { reportScenario, type ScenarioDevice, type ScenarioReport } from './scenario_report.ts';
 
 export interface BridgeOptions {
   /** A named GPU: what the scenario's `cuda` device pretends to be. Default h100-80gb. */
@@ -332,6 +333,11 @@ export class Bridge {
       await new Promise((next) => setTimeout(next, 5));
     }
     return this.#build(this.#events.slice(0, sent));
+  }
+
+  /** Peaks of what was recorded so far, on any GPU and with any allocator settings. */
+  async report(device: ScenarioDevice = {}): Promise<ScenarioReport> {
+    return reportScenario(await this.trace(), device);
   }
 
   /** Ends the session and the interpreter. Harmless when called twice. */
