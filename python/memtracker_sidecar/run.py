@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from memtracker_sidecar import fake_cuda, flex_attention, fsdp2, protocol, triton_launch
+from memtracker_sidecar import fake_cuda, flex_attention, fsdp2, protocol, tensor_construction, triton_launch
 from memtracker_sidecar.adapter_api import AdapterContext, Plan
 from memtracker_sidecar.compile import Compilation
 from memtracker_sidecar.attention import AttentionChoice, install_convolution
@@ -86,6 +86,7 @@ class Run:
         self.attention.install()
         install_convolution(self.replacements)
         flex_attention.install(self.replacements, self.uncovered)
+        tensor_construction.install(self.replacements)
         triton_launch.install(self.replacements, spec.gpu.capability, self.uncovered)
         self._garbage = GarbageReports(sink)
 

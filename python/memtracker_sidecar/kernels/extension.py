@@ -37,8 +37,8 @@ class KernelHost(Protocol):
         """Device memory that the library takes past the caching allocator (cudaMalloc, NVSHMEM, ...)."""
         ...
 
-    def untracked(self) -> contextlib.AbstractContextManager[None]:
-        """Tensors made inside are views of memory that is counted elsewhere."""
+    def view_of_external(self, shape: list[int], dtype: torch.dtype) -> torch.Tensor:
+        """A tensor over memory that was reported with `external`: no new memory."""
         ...
 
 
@@ -58,9 +58,8 @@ class DetachedHost:
     def external(self, name: str, category: str, nbytes: int, detail: dict[str, str]) -> None:
         self.reports.append(("external", name, category, str(detail), nbytes))
 
-    @contextlib.contextmanager
-    def untracked(self) -> Iterator[None]:
-        yield
+    def view_of_external(self, shape: list[int], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device="cuda")
 
 
 _host: KernelHost = DetachedHost()

@@ -47,8 +47,7 @@ class CommOverlapCore:
         size = list(shape) if shape is not None else list(self.shape)
         if shape is None and local_chunk:
             size[0] //= self.tp_size
-        with host().untracked():
-            return torch.empty(size, dtype=self.dtype, device="cuda")
+        return host().view_of_external(size, self.dtype)
 
     def copy_into_buffer(self, input: torch.Tensor, local_chunk: bool = False) -> None:
         return None

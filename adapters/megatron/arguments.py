@@ -1,0 +1,178 @@
+"""What is changed in the parsed arguments, and why. Nothing that decides the memory of a training step is on the list.
+
+Changes are made between parsing and Megatron's own validation, so its checks and derived values apply to what runs.
+"""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any
+
+from memtracker_sidecar.adapter_api import AdapterContext, AdapterProblem
+
+OFF: dict[str, tuple[Any, str]] = {
+    "save": (None, "no checkpoint is written"),
+    "load": (None, "no checkpoint is read"),
+    "pretrained_checkpoint": (None, "no checkpoint is read"),
+    "save_interval": (None, "no checkpoint is written"),
+    "async_save": (False, "no checkpoint is written"),
+    "use_persistent_ckpt_worker": (False, "no checkpoint is written"),
+    "non_persistent_save_interval": (None, "no checkpoint is written"),
+    "non_persistent_ckpt_type": (None, "no checkpoint is written"),
+    "ckpt_convert_format": (None, "no checkpoint is converted"),
+    "exit_on_missing_checkpoint": (False, "no checkpoint is read"),
+    "ckpt_assume_constant_structure": (False, "no checkpoint is written"),
+    "wandb_project": ("", "nothing is logged to a server"),
+    "enable_one_logger": (False, "nothing is logged to a server"),
+    "log_progress": (False, "no progress file"),
+    "exit_signal_handler": (False, "signals belong to memtracker"),
+    "exit_duration_in_mins": (None, "the number of steps decides"),
+    "exit_interval": (None, "the number of steps decides"),
+    "enable_ft_package": (False, "no launcher to report to"),
+    "inprocess_restart": (False, "no launcher to report to"),
+    "log_straggler": (False, "times are not measured"),
+    "profile": (False, "no profiler"),
+    "rerun_mode": ("disabled", "the values that it compares do not exist"),
+    "check_for_nan_in_loss_and_grad": (False, "values do not exist"),
+    "check_for_spiky_loss": (False, "values do not exist"),
+    "check_for_large_grads": (False, "values do not exist"),
+    "check_weight_hash_across_dp_replicas_interval": (None, "values do not exist"),
+    "use_gloo_process_groups": (False, "host-side groups hold no GPU memory"),
+    "data_path": (None, "batches are made up"),
+    "data_args_path": (None, "batches are made up"),
+    "per_split_data_args_path": (None, "batches are made up"),
+    "train_data_path": (None, "batches are made up"),
+    "valid_data_path": (None, "batches are made up"),
+    "test_data_path": (None, "batches are made up"),
+    "mock_data": (True, "batches are made up"),
+    "num_workers": (0, "batches are made up"),
+    "eval_iters": (0, "no evaluation in the first steps"),
+    "eval_interval": (1_000_000, "no evaluation in the first steps"),
+    "skip_train": (False, "training is what is asked for"),
+    "fim_data": (False, "batches are made up; the shape of a batch is the same"),
+}
+
+PUBLISHED_VOCABULARY = {
+    "GPT2BPETokenizer": (50257, "gpt2 vocab.json"),
+    "BertWordPieceLowerCase": (30522, "bert-large-uncased vocab.txt"),
+    "BertWordPieceCase": (28996, "bert-large-cased vocab.txt"),
+}
+"""Entries of tokenizers that have one published vocabulary."""
+
+
+def install(context: AdapterContext) -> None:
+    """Puts the changes between parsing and validation."""
+
+    def make(parse_args: Callable[..., Namespace]) -> Callable[..., Namespace]:
+        def parse_and_change(*arguments: Any, **options: Any) -> Namespace:
+            parsed = parse_args(*arguments, **options)
+            changed = _switch_off(parsed)
+            changed.update(_samples_to_iterations(parsed))
+            changed.update(_tokenizer(context, parsed))
+            changed.update(_limit_micro_batches(context, parsed))
+            context.facts("changed_arguments", changed)
+            return parsed
+
+        return parse_and_change
+
+    context.replace("megatron.training.arguments", "parse_args", make, "no files, no servers, no values")
+
+
+def _change(parsed: Namespace, name: str, value: Any, changed: dict[str, str], reason: str) -> None:
+    if hasattr(parsed, name) and getattr(parsed, name) != value:
+        changed[name] = f"{getattr(parsed, name)!r} -> {value!r}: {reason}"[:300]
+        setattr(parsed, name, value)
+
+
+def _switch_off(parsed: Namespace) -> dict[str, str]:
+    changed: dict[str, str] = {}
+    for name, (value, reason) in OFF.items():
+        _change(parsed, name, value, changed, reason)
+    if getattr(parsed, "use_megatron_fsdp", False):
+        _change(parsed, "ckpt_format", "fsdp_dtensor", changed, "the only format that Megatron-FSDP accepts")
+    elif not getattr(parsed, "use_torch_fsdp2", False):
+        # Torch's legacy format refuses nothing that the distributed one accepts, but some options need the latter.
+        _change(parsed, "ckpt_format", "torch_dist", changed, "no checkpoint is written; the format is only checked")
+    return changed
+
+
+def _samples_to_iterations(parsed: Namespace) -> dict[str, str]:
+    """Schedules are cut short: the learning rate has no size."""
+    changed: dict[str, str] = {}
+    if getattr(parsed, "train_samples", None) is not None:
+        _change(parsed, "train_samples", None, changed, "a schedule in iterations instead")
+        _change(parsed, "lr_decay_samples", None, changed, "a schedule in iterations instead")
+        _change(parsed, "lr_warmup_samples", 0, changed, "a schedule in iterations instead")
+    if getattr(parsed, "train_iters", None) is None:
+        _change(parsed, "train_iters", 1000, changed, "a schedule in iterations instead")
+        _change(parsed, "lr_decay_iters", 1000, changed, "a schedule in iterations instead")
+    for name in ("rampup_batch_size", "step_batch_size_schedule"):
+        _change(parsed, name, None, changed, "the full batch from the first step on")
+    return changed
+
+
+def _tokenizer(context: AdapterContext, parsed: Namespace) -> dict[str, str]:
+    """Only the number of entries matters. The tokenizer's own files are used where they are."""
+    changed: dict[str, str] = {}
+    kind = getattr(parsed, "tokenizer_type", None) or "GPT2BPETokenizer"
+    if "bert" in os.path.basename(context.plan.argv[0]) and getattr(parsed, "tokenizer_type", None) is None:
+        kind = "BertWordPieceLowerCase"
+    size = context.option("vocab_size", 0)
+    source = "--option vocab_size"
+    if not size and getattr(parsed, "vocab_size", None):
+        size, source = int(parsed.vocab_size), "--vocab-size"
+    if not size and getattr(parsed, "padded_vocab_size", None):
+        size, source = int(parsed.padded_vocab_size), "--padded-vocab-size"
+    if not size:
+        size, source = _from_file(getattr(parsed, "vocab_file", None))
+    if not size and kind in PUBLISHED_VOCABULARY:
+        size, source = PUBLISHED_VOCABULARY[kind]
+        context.uncovered(
+            "feature", "tokenizer", detail=kind, assumption=f"{size} entries, as the published {source} has"
+        )
+    if not size:
+        raise AdapterProblem(
+            f"the size of the vocabulary is not known: tokenizer {kind} at {getattr(parsed, 'tokenizer_model', None)!r} is not "
+            f"read. Give the number of its entries with --option vocab_size=N (or Megatron's own --vocab-size)."
+        )
+    _change(parsed, "tokenizer_type", "NullTokenizer", changed, f"only the number of entries matters: {size} ({source})")
+    _change(parsed, "vocab_size", size, changed, f"{size} entries ({source})")
+    return changed
+
+
+def _from_file(path: str | None) -> tuple[int, str]:
+    """Entries of a vocabulary file: a JSON object, or a line for each."""
+    if not path or not os.path.isfile(path):
+        return 0, ""
+    if path.endswith(".json"):
+        import json
+
+        with open(path, encoding="utf-8") as file:
+            return len(json.load(file)), path
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return sum(1 for _ in file), path
+
+
+def _limit_micro_batches(context: AdapterContext, parsed: Namespace) -> dict[str, str]:
+    """A pipeline's peak is reached when it is full; more micro-batches repeat it."""
+    changed: dict[str, str] = {}
+    micro, batch = getattr(parsed, "micro_batch_size", None), getattr(parsed, "global_batch_size", None)
+    if not micro or not batch:
+        return changed
+    stages = parsed.pipeline_model_parallel_size
+    model = parsed.tensor_model_parallel_size * stages * parsed.context_parallel_size
+    replicas = max(1, context.spec.world // model)
+    count = batch // (micro * replicas)
+    most = context.option("micro_batches", 0) or max(32, 2 * stages)
+    most = max(stages, most // stages * stages)
+    if count > most:
+        _change(parsed, "global_batch_size", most * micro * replicas, changed, f"{most} of {count} micro-batches a step are run")
+        context.uncovered(
+            "feature",
+            "micro-batches",
+            detail=f"{most} of {count} micro-batches a step are run",
+            assumption="later micro-batches repeat the memory of earlier ones",
+        )
+    return changed

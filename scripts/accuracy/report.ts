@@ -1,0 +1,179 @@
+// The table and its summary, as Markdown. Every case is a row, misses and failures too.
+
+import type { CaseResult, Comparison } from './case_result.ts';
+import type { Quantity, Truth, When } from './truth.ts';
+
+const QUANTITIES: readonly { quantity: Quantity; when: When; title: string }[] = [
+  { quantity: 'peak_allocated', when: 'last', title: 'peak allocated' },
+  { quantity: 'peak_allocated', when: 'first', title: 'peak allocated, first step' },
+  { quantity: 'allocated', when: 'last', title: 'allocated after the last step' },
+  { quantity: 'allocated', when: 'first', title: 'allocated after the first step' },
+  { quantity: 'peak_reserved', when: 'last', title: 'peak reserved' },
+];
+
+/** Relative error: (estimated - measured) / measured. */
+export function errorOf({ estimated, measured }: Comparison): number {
+  return measured === 0 ? 0 : (estimated - measured) / measured;
+}
+
+export function find(result: CaseResult, quantity: Quantity, when: When): Comparison | undefined {
+  return result.comparisons.find((item) => item.quantity === quantity && item.when === when);
+}
+
+/** The value at a fraction of a sorted list, by nearest rank. */
+export function percentile(sorted: readonly number[], fraction: number): number {
+  if (sorted.length === 0) return Number.NaN;
+  return sorted[Math.min(sorted.length - 1, Math.ceil(fraction * sorted.length) - 1)] ?? sorted[0];
+}
+
+export interface ErrorSummary {
+  /** Cases that ran and have this measurement. */
+  readonly count: number;
+  readonly exact: number;
+  /** Cases within a bound: 0.1 %, 1 %, 5 %. */
+  readonly within: Readonly<Record<'0.1%' | '1%' | '5%', number>>;
+  readonly median: number;
+  readonly p95: number;
+  readonly worst: number;
+}
+
+export function summarize(
+  results: readonly CaseResult[],
+  quantity: Quantity,
+  when: When,
+): ErrorSummary {
+  const found = results
+    .map((result) => find(result, quantity, when))
+    .filter((comparison) => comparison !== undefined);
+  const errors = found.map((comparison) => Math.abs(errorOf(comparison))).sort((a, b) => a - b);
+  const below = (bound: number) => errors.filter((error) => error <= bound).length;
+  return {
+    count: found.length,
+    exact: found.filter(({ estimated, measured }) => estimated === measured).length,
+    within: { '0.1%': below(0.001), '1%': below(0.01), '5%': below(0.05) },
+    median: percentile(errors, 0.5),
+    p95: percentile(errors, 0.95),
+    worst: errors.at(-1) ?? Number.NaN,
+  };
+}
+
+function percent(value: number): string {
+  return Number.isNaN(value) ? '' : `${(100 * value).toFixed(3)} %`;
+}
+
+function difference(comparison: Comparison | undefined): string {
+  if (comparison === undefined) return '';
+  const bytes = comparison.estimated - comparison.measured;
+  if (bytes === 0) return 'exact';
+  const relative = 100 * errorOf(comparison);
+  const sign = bytes > 0 ? '+' : '−';
+  return `${sign}${Math.abs(relative).toFixed(3)} % (${sign}${Math.abs(bytes).toLocaleString('en-US')})`;
+}
+
+/** One line for a terminal. */
+export function caseLine(result: CaseResult): string {
+  const time = `${result.seconds.toFixed(0)} s`;
+  if (result.failure !== null) return `${result.id}  NOT RUN  ${time}  ${result.failure}`;
+  const parts = QUANTITIES.map(({ quantity, when }) => find(result, quantity, when))
+    .filter((comparison) => comparison !== undefined)
+    .map(
+      (comparison) =>
+        `${comparison.quantity.replace('_allocated', '')}@${comparison.when} ${difference(comparison)}`,
+    );
+  return `${result.id}  ${time}  ${parts.join('  ')}`;
+}
+
+function table(head: readonly string[], rows: readonly (readonly string[])[]): string {
+  const line = (cells: readonly string[]) => `| ${cells.join(' | ')} |`;
+  return [line(head), line(head.map(() => '---')), ...rows.map(line)].join('\n');
+}
+
+function summaryRows(results: readonly CaseResult[], total: number): string[][] {
+  return QUANTITIES.map(({ quantity, when, title }) => ({
+    title,
+    summary: summarize(results, quantity, when),
+  }))
+    .filter(({ summary }) => summary.count > 0)
+    .map(({ title, summary }) => [
+      title,
+      `${summary.count} of ${total}`,
+      String(summary.exact),
+      String(summary.within['0.1%']),
+      String(summary.within['1%']),
+      String(summary.within['5%']),
+      percent(summary.median),
+      percent(summary.p95),
+      percent(summary.worst),
+    ]);
+}
+
+/** The whole document. `results` may hold fewer cases than the truth: what is missing is counted as not run. */
+export function accuracyMarkdown(truth: Truth, results: readonly CaseResult[]): string {
+  const order = new Map(truth.cases.map(({ id }, index) => [id, index]));
+  const sorted = [...results].sort((a, b) => (order.get(a.id) ?? 0) - (order.get(b.id) ?? 0));
+  const failed = sorted.filter(({ failure }) => failure !== null);
+  const groups = [...new Set(sorted.map(({ group }) => group))];
+  const seconds = sorted.map((result) => result.seconds).sort((a, b) => a - b);
+  const memory = sorted.map(({ workerBytes }) => workerBytes ?? 0);
+  const head = ['', 'cases', 'exact', '≤ 0.1 %', '≤ 1 %', '≤ 5 %', 'median', 'p95', 'worst'];
+  const sections = [
+    `# Accuracy against ${truth.source}`,
+    '',
+    `Made by \`npm run accuracy\`. ${sorted.length} of the ${truth.cases.length} measured jobs were tried` +
+      `${truth.commit === undefined ? '' : ` with the checkout at ${truth.commit.slice(0, 8)}`}, ${sorted.length - failed.length} ran. ` +
+      'Estimates are made on a machine without a GPU: the unchanged training script runs for the measured rank, and its allocations are ' +
+      'replayed through the allocator. Errors are estimate against measurement; no constant is fitted to a case.',
+    '',
+    '## Summary',
+    '',
+    table(head, summaryRows(sorted, sorted.length)),
+    '',
+    `A case takes ${percentile(seconds, 0.5).toFixed(0)} s in the median and ${(seconds.at(-1) ?? 0).toFixed(0)} s at most; the worker ` +
+      `process holds at most ${(Math.max(0, ...memory) / 2 ** 20).toFixed(0)} MiB.`,
+    '',
+    '## By group (peak allocated)',
+    '',
+    table(
+      ['group', ...head.slice(1)],
+      groups.map((group) => {
+        const members = sorted.filter((result) => result.group === group);
+        return [
+          group,
+          ...(summaryRows(members, members.length)[0]?.slice(1) ?? [`0 of ${members.length}`]),
+        ];
+      }),
+    ),
+    '',
+    '## Not run',
+    '',
+    failed.length === 0
+      ? 'Every case that was tried ran.'
+      : table(
+          ['case', 'why'],
+          failed.map(({ id, failure }) => [id, (failure ?? '').replaceAll('|', '\\|')]),
+        ),
+    '',
+    '## Every case',
+    '',
+    table(
+      ['case', 'measured', 'peak, bytes', 'peak', 'peak, first step', 'allocated', 's'],
+      sorted
+        .filter(({ failure }) => failure === null)
+        .map((result) => [
+          result.id,
+          result.measured,
+          (
+            find(result, 'peak_allocated', 'last') ?? find(result, 'peak_reserved', 'last')
+          )?.measured.toLocaleString('en-US') ?? '',
+          difference(
+            find(result, 'peak_allocated', 'last') ?? find(result, 'peak_reserved', 'last'),
+          ),
+          difference(find(result, 'peak_allocated', 'first')),
+          difference(find(result, 'allocated', 'last')),
+          result.seconds.toFixed(0),
+        ]),
+    ),
+    '',
+  ];
+  return sections.join('\n');
+}

@@ -1,0 +1,48 @@
+// Measured jobs: what a truth file says, whatever its format, in one model. A reader is a function that returns undefined for
+// "not my format" and throws for "my format, broken".
+
+import type { Bytes } from '../../src/base/bytes.ts';
+
+/** What was measured: torch.cuda.memory_allocated, the peak of it, or the peak of memory_reserved. */
+export type Quantity = 'allocated' | 'peak_allocated' | 'peak_reserved';
+
+/** `first`: at the end of the first step. `last`: at the end of the last one that was measured. */
+export type When = 'first' | 'last';
+
+export interface Measure {
+  readonly quantity: Quantity;
+  readonly when: When;
+  readonly bytes: Bytes;
+}
+
+export interface TruthCase {
+  readonly id: string;
+  /** For the summary: `gpt, H100`. */
+  readonly group: string;
+  readonly framework: string;
+  /** The framework's arguments. */
+  readonly argv: readonly string[];
+  readonly env: Readonly<Record<string, string>>;
+  /** A name of src/device/gpus.ts. */
+  readonly gpu: string;
+  readonly world: number;
+  readonly rank: number;
+  readonly gpusPerNode: number;
+  /** Steps to trace. */
+  readonly steps: number;
+  readonly options: Readonly<Record<string, string | number | boolean>>;
+  readonly measures: readonly Measure[];
+  /** Year and month of the measurement; older ones ran older code than the checkout. */
+  readonly measured: string;
+}
+
+export interface Truth {
+  /** Name of the format. */
+  readonly format: string;
+  readonly source: string;
+  /** The commit of the framework that the figures belong to. */
+  readonly commit: string | undefined;
+  readonly cases: readonly TruthCase[];
+}
+
+export type TruthReader = (document: unknown) => Truth | undefined;
