@@ -175,9 +175,9 @@ const KEYS: Readonly<Record<string, KeyRule>> = {
     },
   },
   pinned_use_background_threads: flag(() => HOST_ONLY),
-  pinned_reserve_segment_size_mb: hostSize(),
-  pinned_max_round_threshold_mb: hostSize(),
-  pinned_max_cached_size_mb: hostSize(),
+  pinned_reserve_segment_size_mb: hostSize(1),
+  pinned_max_round_threshold_mb: hostSize(0),
+  pinned_max_cached_size_mb: hostSize(0),
   pinned_free_catch_all: flag(() => HOST_ONLY),
 };
 
@@ -310,10 +310,13 @@ function releaseLock(): KeyRule {
   return flag(() => 'Lets other threads allocate during cudaMalloc: no effect on a single thread.');
 }
 
-function hostSize(): KeyRule {
+function hostSize(least: number): KeyRule {
   return {
-    allowed: 'whole MiB',
-    apply: (value) => (wholeNumber(value) === null ? null : HOST_ONLY),
+    allowed: `whole MiB, at least ${least}`,
+    apply(value) {
+      const size = wholeNumber(value);
+      return size === null || size < least ? null : HOST_ONLY;
+    },
   };
 }
 
