@@ -2,13 +2,21 @@
 // same analysis, so that they agree.
 
 import type { Analysis, DeviceAnalysis } from '../attribution/analysis.ts';
-import type { Attribution, ModuleShare, Share, StackShare } from '../attribution/attribution.ts';
+import type {
+  Attribution,
+  ModuleShare,
+  OwnerShare,
+  Share,
+  StackShare,
+} from '../attribution/attribution.ts';
 import { callSite, type Frame } from '../attribution/frames.ts';
 import { growthOf } from '../attribution/growth.ts';
 import { ModuleNames } from '../attribution/module_name.ts';
+import { fullDeviceOf } from '../attribution/out_of_memory.ts';
 import { phaseAt, phaseTitle } from '../attribution/phase_title.ts';
 import { tensorRows } from '../attribution/tensors.ts';
 import { totalsOf } from '../attribution/totals.ts';
+import type { ExternalPart } from '../device/gpu_device.ts';
 import { type Instant, MEMORY_KINDS, type MemoryKind, type Peak } from '../timeline/timeline.ts';
 import { framesOf, labelOf, type PhaseMeta, type Trace } from '../trace/trace.ts';
 import {
@@ -80,7 +88,7 @@ export function reportDocument(
 }
 
 function deviceReport(device: DeviceAnalysis, options: DocumentOptions): DeviceReport {
-  const { timeline, meta, capacity, outOfMemory } = device;
+  const { timeline, meta, capacity } = device;
   const { trace, peaks, residentLow, residentHigh } = timeline;
   const whole = known(peaks.resident.bytes) ?? peaks.reserved.bytes;
   const totals = totalsOf(timeline);
@@ -101,29 +109,10 @@ function deviceReport(device: DeviceAnalysis, options: DocumentOptions): DeviceR
     peak: everyKind((kind) => peakReport(trace, peaks[kind])),
     resident_range: { low: known(residentLow.bytes), high: known(residentHigh.bytes) },
     percent_of_capacity: capacity === null ? null : percent(whole, capacity.usableBytes),
-    out_of_memory:
-      outOfMemory === null
-        ? null
-        : {
-            event: outOfMemory.event,
-            phase: pathAt(trace, outOfMemory.event),
-            step: stepAt(trace, outOfMemory.event),
-            kind: outOfMemory.kind,
-            requested_bytes: outOfMemory.requestedBytes,
-            message: outOfMemory.message,
-            instant: instant(outOfMemory.instant),
-          },
+    out_of_memory: outOfMemoryReport(device),
     final: instant(timeline.final),
     evidence: device.evidence,
-    external: externalAtPeak(device).map((component) => ({
-      name: component.name,
-      category: component.category,
-      bytes: known(component.bytes),
-      low: known(component.low),
-      high: known(component.high),
-      evidence: component.evidence,
-      provenance: component.provenance,
-    })),
+    external: externalAtPeak(device).map(externalReport),
     at_peak: atPeak(device, options),
     total_allocated: {
       ...totals.all,
@@ -146,6 +135,37 @@ function deviceReport(device: DeviceAnalysis, options: DocumentOptions): DeviceR
   };
 }
 
+function outOfMemoryReport(device: DeviceAnalysis): DeviceReport['out_of_memory'] {
+  const { outOfMemory, timeline } = device;
+  const full = fullDeviceOf(device);
+  if (outOfMemory === null || full === undefined) return null;
+  return {
+    event: outOfMemory.event,
+    phase: pathAt(timeline.trace, outOfMemory.event),
+    step: stepAt(timeline.trace, outOfMemory.event),
+    kind: outOfMemory.kind,
+    requested_bytes: outOfMemory.requestedBytes,
+    message: outOfMemory.message,
+    instant: instant(outOfMemory.instant),
+    operator: full.operator,
+    module: full.module,
+    frames: [...full.frames],
+    live: full.owners.map(ownerReport),
+    not_in_trace: full.rest,
+    external: full.external.map(externalReport),
+  };
+}
+
+function ownerReport({ owner, pass, bytes, blocks }: OwnerShare) {
+  return { owner, pass, title: ownerTitle({ owner, pass }), bytes, blocks };
+}
+
+function externalReport(part: ExternalPart): DeviceReport['external'][number] {
+  const { name, category, evidence, provenance } = part;
+  const sizes = { bytes: known(part.bytes), low: known(part.low), high: known(part.high) };
+  return { name, category, ...sizes, evidence, provenance };
+}
+
 /** Where resident has its peak; where it is not known, at the peak of reserved. */
 export function externalAtPeak({ timeline, externalAt }: DeviceAnalysis) {
   const { resident, reserved } = timeline.peaks;
@@ -164,13 +184,7 @@ function atPeak(device: DeviceAnalysis, options: DocumentOptions): DeviceReport[
     phase: pathAt(trace, attribution.event),
     requested: attribution.requested,
     allocated: attribution.allocated,
-    owners: attribution.owners.map(({ owner, pass, bytes, blocks }) => ({
-      owner,
-      pass,
-      title: ownerTitle({ owner, pass }),
-      bytes,
-      blocks,
-    })),
+    owners: attribution.owners.map(ownerReport),
     not_in_trace: attribution.rest,
     modules: attribution.modules.map(moduleReport),
     repeated_modules: attribution.repeatedModules.map(moduleReport),

@@ -114,6 +114,16 @@ const outOfMemory = z.strictObject({
   requested_bytes: size,
   message: z.string(),
   instant: everyKind(knownSize),
+  operator: z.string().describe("'' for what is no tensor: NCCL, a component"),
+  module: z.string(),
+  frames: z.array(frame).describe('innermost first'),
+  live: z
+    .array(
+      z.strictObject({ owner: z.enum(OWNERS), pass: z.enum(PASSES), title: z.string(), ...share }),
+    )
+    .describe('blocks just before, by owner'),
+  not_in_trace: size.describe('bytes of live blocks that no storage of the trace accounts for'),
+  external: z.array(component).describe('just before'),
 });
 
 const deviceReport = z.strictObject({

@@ -3,12 +3,14 @@
 
 import type { Analysis, DeviceAnalysis } from '../attribution/analysis.ts';
 import type { Attribution } from '../attribution/attribution.ts';
-import { callSite, frameText } from '../attribution/frames.ts';
+import { callSite, frameText, isLibraryFrame } from '../attribution/frames.ts';
 import { growthOf } from '../attribution/growth.ts';
 import { ModuleNames } from '../attribution/module_name.ts';
+import { fullDeviceOf } from '../attribution/out_of_memory.ts';
 import { phaseAt, phaseTitle } from '../attribution/phase_title.ts';
 import { formatBytes, MiB } from '../base/bytes.ts';
 import { weakestEvidence } from '../base/evidence.ts';
+import type { ExternalPart } from '../device/gpu_device.ts';
 import { MEMORY_KINDS, type MemoryKind } from '../timeline/timeline.ts';
 import type { Trace } from '../trace/trace.ts';
 import { externalAtPeak } from './document.ts';
@@ -58,6 +60,7 @@ export function reportSections(
       tables: [],
     });
   }
+  for (const device of gpus) sections.push(...fullSection(device, options));
   sections.push(phases(analysis, options));
   for (const device of gpus) sections.push(...holders(device, options));
   for (const device of gpus) sections.push(...growth(device));
@@ -253,28 +256,64 @@ function externalSection(device: DeviceAnalysis): Section[] {
   const external = externalAtPeak(device);
   const { name } = device;
   if (external.length === 0) return [];
-  const rows = external.map((part) => [
-    part.name,
-    formatKnown(part.bytes),
-    part.low === part.high ? '' : formatRange(part.low, part.high),
-    part.evidence,
-    part.provenance,
-  ]);
   return [
     {
       title: `Outside the allocator on ${name}, at the peak of resident`,
       sentences: [],
+      tables: [externalTable(external)],
+    },
+  ];
+}
+
+function externalTable(external: readonly ExternalPart[]): ReportTable {
+  return {
+    columns: [
+      { head: 'Component' },
+      { head: 'Bytes', align: 'right' },
+      { head: 'Range' },
+      { head: 'Evidence' },
+      { head: 'From', flexible: 'end' },
+    ],
+    rows: external.map((part) => [
+      part.name,
+      formatKnown(part.bytes),
+      part.low === part.high ? '' : formatRange(part.low, part.high),
+      part.evidence,
+      part.provenance,
+    ]),
+  };
+}
+
+/** Frames of the failing stack that are shown. */
+const FULL_FRAMES = 6;
+
+/** Where the job ends on this device: who asked, PyTorch's own text, and what was live. */
+function fullSection(device: DeviceAnalysis, { top }: ReportOptions): Section[] {
+  const full = fullDeviceOf(device);
+  const { outOfMemory } = device;
+  if (full === undefined || outOfMemory === null) return [];
+  const { instant, message, requestedBytes, kind } = outOfMemory;
+  const sentences = [plain(message)];
+  if (kind === 'allocator') {
+    const where = full.module === '' ? 'outside every module' : `in ${full.module}`;
+    sentences.push(
+      plain(`${formatBytes(requestedBytes)} asked for by ${full.operator}, ${where}.`),
+    );
+    const frames = full.frames.filter((frame) => !isLibraryFrame(frame)).slice(0, FULL_FRAMES);
+    for (const frame of frames) sentences.push(plain(`  at ${frameText(frame)}`));
+  }
+  const live: Holder[] = full.owners.map((share) => [ownerTitle(share), share.bytes, share.blocks]);
+  if (full.rest > 0) live.push(['not in the trace', full.rest, 0]);
+  const cached = instant.reserved - instant.active;
+  if (cached > 0) live.push(['cached by the allocator', cached, 0]);
+  const whole = Number.isNaN(instant.resident) ? instant.reserved : instant.resident;
+  return [
+    {
+      title: `Where ${device.name} is full: event ${full.event}`,
+      sentences,
       tables: [
-        {
-          columns: [
-            { head: 'Component' },
-            { head: 'Bytes', align: 'right' },
-            { head: 'Range' },
-            { head: 'Evidence' },
-            { head: 'From', flexible: 'end' },
-          ],
-          rows,
-        },
+        holderTable('Live just before', cut(live, top * 2), whole),
+        externalTable(full.external),
       ],
     },
   ];
