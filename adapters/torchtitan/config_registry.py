@@ -64,6 +64,7 @@ TRAINER_SPANS = (
 
 SPANS = (
     *COMMON_SPANS,
+    Span("torchtitan.components.metrics", "DeviceMemoryMonitor.get_peak_stats", "memory_log", required=False),
     Span("torchtitan.protocols", "BaseModel.init_weights", "init_weights"),
     Span(
         "torchtitan.components.optimizer",

@@ -36,6 +36,7 @@ TRAINER_SPANS: tuple[Span, ...] = ()
 
 SPANS = (
     *COMMON_SPANS,
+    Span("torchtitan.metrics", "DeviceMemoryMonitor.get_peak_stats", "memory_log", required=False),
     Span("torchtitan.utils", "clip_grad_norm_", "clip_gradients"),
     Span("torchtitan.optimizer", "OptimizersContainer.step", "optimizer"),
     Span("torchtitan.optimizer", "OptimizersContainer.zero_grad", "zero_grad"),

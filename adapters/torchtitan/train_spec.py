@@ -70,6 +70,7 @@ TRAINER_SPANS = (
 
 SPANS = (
     *COMMON_SPANS,
+    Span("torchtitan.components.metrics", "DeviceMemoryMonitor.get_peak_stats", "memory_log", required=False),
     Span(
         "torchtitan.components.optimizer",
         "OptimizersContainer.__init__",
