@@ -22,6 +22,8 @@ export interface DriverTraffic {
 export interface SnapshotReplay {
   readonly gpu: DriverTraffic;
   readonly model: DriverTraffic;
+  /** Of the model, baseline included. */
+  readonly peakAllocated: number;
 }
 
 interface Entry {
@@ -67,7 +69,11 @@ export function replaySnapshot(
     }
     previous = action;
   }
-  return { gpu: gpu.traffic(), model: model.traffic() };
+  return {
+    gpu: gpu.traffic(),
+    model: model.traffic(),
+    peakAllocated: allocator.peakAllocated,
+  };
 }
 
 function entriesOf(snapshot: MemorySnapshot, device: number): Entry[] {
