@@ -100,6 +100,9 @@ def trace(spec: WorkerSpec, emitter: Emitter) -> tuple[int, str, protocol.Fields
     try:
         check_torch()
         adapter = load_adapter(spec.adapter)
+        from memtracker_sidecar.call_site import add_own_folder
+
+        add_own_folder(spec.adapter)
         detection = adapter.detect(spec.checkout)
         if not detection.matches:
             raise AdapterProblem(detection.reason)
@@ -129,6 +132,7 @@ def trace(spec: WorkerSpec, emitter: Emitter) -> tuple[int, str, protocol.Fields
             pass
         return DONE, "done", run.counts()
     except Interrupted:
+        _stop_interrupting()
         return TRAINING_FAILED, "interrupted", {} if run is None else run.counts()
     except EmitterError:
         raise
@@ -141,11 +145,24 @@ def trace(spec: WorkerSpec, emitter: Emitter) -> tuple[int, str, protocol.Fields
         if run is None:
             emitter.emit(protocol.error(type(error).__name__, str(error), traceback.format_exc(), {}, True))
             return PROBLEM, "failed", {}
-        emitter.emit(error_event(error, run.recorder, run.modules.current_name()))
+        emitter.emit(error_event(error, run.recorder))
         return TRAINING_FAILED, "failed", run.counts()
     finally:
         if run is not None:
             run.finish()
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    # An exception that is raised inside a finalizer is swallowed there, so it is raised again until it arrives.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    raise Interrupted
+
+
+def _stop_interrupting() -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
 
 
 def main(arguments: list[str]) -> int:
@@ -161,15 +178,11 @@ def main(arguments: list[str]) -> int:
         print(f"memtracker worker: {error}", file=sys.stderr)
         return PROBLEM
 
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        raise Interrupted
-
-    signal.signal(signal.SIGTERM, interrupt)
-    signal.signal(signal.SIGINT, interrupt)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
+        signal.signal(number, _interrupt)
     try:
         status, word, counts = trace(spec, emitter)
+        _stop_interrupting()
         emitter.close(word, counts)
     except EmitterError as error:
         print(f"memtracker worker: {error}", file=sys.stderr)

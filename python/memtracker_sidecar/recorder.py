@@ -19,6 +19,7 @@ import contextlib
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -53,6 +54,31 @@ class LiveStorage(weakref.ref):  # type: ignore[type-arg]
     device: int
     owner: int
     step: int
+
+
+@dataclass(frozen=True)
+class FailedOperator:
+    """An operator that raised, described while its module still ran. Holds no tensor."""
+
+    error: BaseException
+    operator: str
+    arguments: tuple[str, ...]
+    module: str
+
+    @classmethod
+    def describe(cls, error: BaseException, func: Any, args: Any, kwargs: Any, module: str) -> FailedOperator:
+        arguments = [describe_tensor(argument) for argument in args]
+        arguments += [f"{name}={describe_tensor(value)}" for name, value in kwargs.items()]
+        return cls(error, str(func), tuple(arguments), module)
+
+
+def describe_tensor(value: Any) -> str:
+    """`bfloat16[8, 4096] cuda:0`, or the start of the repr of anything that is not a tensor."""
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)} {value.device}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(describe_tensor(item) for item in value[:4]) + (", …]" if len(value) > 4 else "]")
+    return repr(value)[:60]
 
 
 def _rounded(size: int) -> int:
@@ -136,8 +162,8 @@ class StorageRecorder(TorchDispatchMode):
         self._count = 0
         self.operators = 0
         """Operators seen."""
-        self.last_operator: tuple[Any, Any, Any] | None = None
-        """The operator that runs now, with its arguments; for error messages."""
+        self.failed_operator: FailedOperator | None = None
+        """The operator that raised last."""
         self._resize: Any = None
 
     # -- the mode
@@ -202,11 +228,18 @@ class StorageRecorder(TorchDispatchMode):
         return known
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        try:
+            return self._dispatch(func, types, args, {} if kwargs is None else kwargs)
+        except Exception as error:
+            known = self.failed_operator
+            if known is None or known.error is not error:
+                self.failed_operator = FailedOperator.describe(error, func, args, kwargs or {}, self._modules.current_name())
+            raise
+
+    def _dispatch(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         for kind in types:
             if kind is not FakeTensor and self._is_wrapper(kind):
                 return NotImplemented
-        if kwargs is None:
-            kwargs = {}
         self.operators += 1
         policy = self.policies.get(func)
         if policy is not None:
@@ -221,7 +254,6 @@ class StorageRecorder(TorchDispatchMode):
                 return result
         if self._paused:
             return func(*args, **kwargs)
-        self.last_operator = (func, args, kwargs)
         name = self._names.get(func)
         if name is None:
             name = self._name(func)
@@ -242,7 +274,6 @@ class StorageRecorder(TorchDispatchMode):
         after = self.after.get(func)
         if after is not None:
             after(func, args, kwargs, result)
-        self.last_operator = None
         return result
 
     def _name(self, func: Any) -> str:
@@ -341,7 +372,7 @@ class StorageRecorder(TorchDispatchMode):
                 stream,
                 pool,
                 tables.string(self._kernel or self._names.get(func) or self._name(func)),
-                tables.stack(sys._getframe(2)),
+                tables.stack(sys._getframe(1)),
                 module,
                 step,
                 tables.tensor(tensor.dtype, tensor.layout, tuple(tensor.shape)),
@@ -387,7 +418,7 @@ class StorageRecorder(TorchDispatchMode):
                 stream,
                 pool,
                 tables.string(name),
-                tables.stack(sys._getframe(2)),
+                tables.stack(sys._getframe(1)),
                 module,
                 step,
             )
@@ -454,7 +485,7 @@ class StorageRecorder(TorchDispatchMode):
                 stream,
                 memory.current_pool(),
                 tables.string(workspace.name),
-                tables.stack(sys._getframe(3)),
+                tables.stack(sys._getframe(1)),
                 module,
                 step,
                 tables.tensor("uint8", "workspace", (workspace.bytes,)),

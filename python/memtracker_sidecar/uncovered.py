@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from types import FrameType
 
 from memtracker_sidecar import protocol
+from memtracker_sidecar.call_site import call_site
 from memtracker_sidecar.emitter import EventSink
 from memtracker_sidecar.modules import ModuleTracker
 from memtracker_sidecar.tables import Tables
@@ -43,12 +43,3 @@ class UncoveredReports:
         text = f"{detail} at {site}" if detail and site else detail or site
         self._sink.emit(protocol.uncovered(kind, name, text, assumption, self._tables.stack(frame), module, bytes))
 
-
-def call_site(frame: FrameType | None) -> str:
-    """`file:line` of the innermost frame that is neither PyTorch's nor this package's."""
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if "/torch/" not in file and "memtracker_sidecar" not in file and not file.startswith("<"):
-            return f"{file}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""
