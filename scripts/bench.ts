@@ -1,7 +1,7 @@
 // `npm run bench [-- NAME…]`: runs the benchmarks of scripts/bench/ one after the other, prints a table of each, and exits with
 // 1 when a bound is broken.
 
-import { readdir } from 'node:fs/promises';
+import { readdir, readFile } from 'node:fs/promises';
 import { tableLines } from '../src/report/table.ts';
 import { type Benchmark, type Measurement, passes } from './bench/benchmark.ts';
 
@@ -11,13 +11,21 @@ function isBenchmark(value: unknown): value is Benchmark {
   return typeof value === 'object' && value !== null && 'name' in value && 'run' in value;
 }
 
+/** The benchmarks of the folder. A file is one when it says so; programs of their own lie there too. */
 async function load(): Promise<Benchmark[]> {
   const found: Benchmark[] = [];
   for (const file of (await readdir(folder)).sort()) {
-    if (!file.endsWith('.ts')) continue;
-    const module = (await import(new URL(file, folder).href)) as Record<string, unknown>;
-    if (isBenchmark(module.benchmark)) found.push(module.benchmark);
-    else if (isBenchmark(module)) found.push(module);
+    const url = new URL(file, folder);
+    if (
+      !file.endsWith('.ts') ||
+      !/^export const (benchmark|name)\b/m.test(await readFile(url, 'utf8'))
+    ) {
+      continue;
+    }
+    const module = (await import(url.href)) as Record<string, unknown>;
+    const candidate = module.benchmark ?? module;
+    if (!isBenchmark(candidate)) throw new Error(`${file} exports no benchmark`);
+    found.push(candidate);
   }
   return found;
 }
