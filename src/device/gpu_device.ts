@@ -323,6 +323,11 @@ export class GpuDevice implements Device {
     },
   };
 
+  /** How often the allocator gave its cache back and tried again (`num_alloc_retries`). */
+  get retries(): number {
+    return this.allocator.stats.numAllocRetries;
+  }
+
   /** What stands outside the caching allocator now, part by part. */
   externalParts(): ExternalPart[] {
     const parts = this.#external.breakdown().map(partOf);

@@ -80,9 +80,7 @@ function ncclFor(
   gpu: GpuModel | undefined,
   notes: string[],
 ): NcclSettings | undefined {
-  const stated = header.target?.nccl;
-  const asked =
-    target.ncclVersion ?? (typeof stated === 'string' ? stated : DEFAULT_RELEASE.version);
+  const asked = target.ncclVersion ?? declaredNccl(header) ?? DEFAULT_RELEASE.version;
   const choice = findRelease(asked);
   if (choice.note !== undefined) notes.push(`${choice.note}.`);
   let topology: Topology | undefined;
@@ -106,6 +104,14 @@ function ncclFor(
   }
   const placement = { gpusPerNode: header.gpus_per_node };
   return { release: choice.release, topology, environment, placement };
+}
+
+/** The NCCL version of the declared run identity, if there is one. */
+function declaredNccl(header: TraceHeader): string | undefined {
+  const stated = header.target?.nccl;
+  const value =
+    typeof stated === 'object' && stated !== null && 'value' in stated ? stated.value : stated;
+  return typeof value === 'string' ? value : undefined;
 }
 
 /** The preset that is built from this GPU, or from one of the same compute capability behind NVSwitch. */

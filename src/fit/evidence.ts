@@ -1,7 +1,7 @@
 // From the trace of one role to the evidence that a verdict rests on: the trace is replayed on the variation's device at the lower,
 // the likely and the upper figure of what lives outside the allocator.
 
-import type { Device } from '../device/device.ts';
+import type { GpuDevice } from '../device/gpu_device.ts';
 import { OWNERS } from '../protocol/events.ts';
 import { liveAt } from '../timeline/live_set.ts';
 import { mainDevice, replay } from '../timeline/replay.ts';
@@ -13,13 +13,16 @@ import type { Failure, Missing, RoleEvidence } from './verdict.ts';
 /** Which figure of external memory takes room on the device. */
 export type Bound = 'low' | 'likely' | 'high';
 
-/** A fresh device for one replay; `capacity` in bytes, Infinity to see the need instead of the end. */
+/** A fresh device for one replay; `capacity` in bytes, UNBOUNDED to see the need instead of the end. */
 export type DeviceFactory = (
   trace: Trace,
   deviceId: number,
   bound: Bound,
   capacity: number,
-) => Device & { readonly retries?: number };
+) => GpuDevice;
+
+/** A device that is never full: a PiB. */
+export const UNBOUNDED = 2 ** 50;
 
 export interface EvidenceInput {
   readonly role: Role;
@@ -38,7 +41,7 @@ export function evidenceOf(input: EvidenceInput): RoleEvidence {
   if (id === undefined) {
     return { ...nothing(role, path), faults: ['no tensor was ever made on a GPU'] };
   }
-  const need = replay(trace, id, device(trace, id, 'likely', Number.POSITIVE_INFINITY));
+  const need = replay(trace, id, device(trace, id, 'likely', UNBOUNDED));
   const low = replay(trace, id, device(trace, id, 'low', capacity));
   const upper = device(trace, id, 'high', capacity - margin);
   const high = replay(trace, id, upper);
@@ -56,7 +59,7 @@ export function evidenceOf(input: EvidenceInput): RoleEvidence {
     liveMicroBatches: liveMicroBatches(need),
     low: low.outOfMemory === null ? null : failureOf(low, low.outOfMemory, capacity),
     high: high.outOfMemory === null ? null : failureOf(high, high.outOfMemory, capacity - margin),
-    retries: upper.retries ?? 0,
+    retries: upper.allocator.stats.numAllocRetries,
     missing: [...input.missing, ...uncoveredOf(trace)],
     assumptions: assumptionsOf(trace),
     faults: trace.integrity.complete ? [] : faultsOf(trace),

@@ -2,6 +2,7 @@
 
 import { z } from 'zod';
 import { parseBytes } from '../base/bytes.ts';
+import { componentSchema } from '../external/component.ts';
 
 const scalar = z.union([z.string(), z.number(), z.boolean()]);
 export type SpecScalar = z.infer<typeof scalar>;
@@ -35,24 +36,6 @@ const worldSchema = z
     z.strictObject({ nodes: z.int().positive(), gpus_per_node: z.int().positive() }),
   ])
   .describe('Number of ranks, or nodes and GPUs per node. A number means nodes of up to 8 GPUs.');
-
-/** A part of device memory that the user knows of: every field is required, so that no constant hides. */
-export const externalComponentSchema = z.strictObject({
-  name: z.string().min(1),
-  category: z.string().min(1),
-  bytes: z.union([
-    z.int().nonnegative(),
-    z.string().transform((text) => parseBytes(text) as number),
-  ]),
-  lifetime: z
-    .string()
-    .min(1)
-    .describe(
-      '"persistent", or the path of the phase that it lives in (a prefix of the phase path).',
-    ),
-  evidence: z.enum(['source', 'calibrated', 'assumed']),
-  provenance: z.string().min(1),
-});
 
 const ncclSchema = z.strictObject({
   version: z.string().optional(),
@@ -93,7 +76,7 @@ export const specSchema = z
       .describe('Bytes (2GiB) or percent of the capacity to leave free.'),
     allocator: z.string().default('').describe('PYTORCH_ALLOC_CONF of the real job.'),
     nccl: ncclSchema.default({}),
-    external: z.array(externalComponentSchema).default([]),
+    external: z.array(componentSchema).default([]),
     profile: z
       .string()
       .optional()

@@ -1,6 +1,6 @@
-// The device that a variation is asked to fit on, as a factory for replays, and what its model leaves out.
+// The device that a variation is asked to fit on, as a factory for replays.
 
-import { RoundingDevice } from '../device/rounding_device.ts';
+import { deviceForTrace } from '../device/trace_device.ts';
 import type { DeviceFactory } from './evidence.ts';
 import type { Variation } from './variation.ts';
 import type { Missing } from './verdict.ts';
@@ -10,10 +10,20 @@ export interface Target {
   readonly missing: readonly Missing[];
 }
 
-/** @throws UserError when the GPU, the allocator settings, the NCCL version or the topology is not known. */
-export function targetOf(_variation: Variation): Target {
+/** The factory throws UserError when the GPU, the allocator settings, the NCCL version or the topology is not known. */
+export function targetOf(variation: Variation): Target {
+  const { gpu, allocator, nccl, external } = variation;
   return {
-    device: (_trace, _deviceId, _bound, capacity) => new RoundingDevice(capacity),
-    missing: [{ what: 'memory outside the caching allocator', bytes: null }],
+    device: (trace, _deviceId, bound, capacity) =>
+      deviceForTrace(trace.header, {
+        gpu,
+        allocConf: allocator === '' ? undefined : allocator,
+        ncclVersion: nccl.version,
+        topology: nccl.topology,
+        components: external,
+        bound,
+        usableBytes: capacity,
+      }).device,
+    missing: [],
   };
 }
