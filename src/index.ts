@@ -9,10 +9,12 @@ export {
   analyzeTrace,
   type DeviceAnalysis,
 } from './attribution/analysis.ts';
+export type { Band } from './base/band.ts';
 export { type Bytes, bytes, formatBytes, parseBytes } from './base/bytes.ts';
 export { ExitStatus, UserError } from './base/errors.ts';
 export { type Evidence, weakestEvidence } from './base/evidence.ts';
 export { type Device, DeviceOutOfMemory } from './device/device.ts';
+export { type ExternalPart, GpuDevice, type GpuDeviceOptions } from './device/gpu_device.ts';
 export {
   type DeviceCapacity,
   findGpu,
@@ -20,6 +22,35 @@ export {
   type GpuModel,
   parseCapacity,
 } from './device/gpus.ts';
+export { deviceForTrace, type ReplayTarget, type TraceDevice } from './device/trace_device.ts';
+export { type Component, parseComponents, readComponents } from './external/component.ts';
+export { type ContextEstimate, contextEstimate } from './external/context.ts';
+export {
+  type AlgorithmChoice,
+  type AlgorithmRule,
+  type Collective,
+  defaultAlgorithmRule,
+} from './nccl/algorithm.ts';
+export {
+  Communicator,
+  type CommunicatorConfig,
+  type CommunicatorStep,
+  type NcclSettings,
+} from './nccl/communicator.ts';
+export { type NcclEnvironment, readEnvironment } from './nccl/environment.ts';
+export { type ProcessGroup, ProcessGroups } from './nccl/process_groups.ts';
+export {
+  CommunicatorLedger,
+  type CommunicatorProfile,
+  calibratedProfile,
+  NcclOutOfMemory,
+  p2pProfile,
+  sharedNetProfile,
+} from './nccl/profile.ts';
+export { findRelease, NCCL_RELEASES, type NcclRelease } from './nccl/release.ts';
+export { parseOperations, type RankReport, stepReports } from './nccl/report.ts';
+export type { MemoryTerm } from './nccl/term.ts';
+export { findTopology, TOPOLOGY_PRESETS, type Topology } from './nccl/topology.ts';
 export { loadAdapters } from './sidecar/adapter.ts';
 export {
   ensureEnvironment,
