@@ -48,8 +48,12 @@ class Steps:
             self._open = None
 
 
-def install(context: AdapterContext, register: Callable[[Any, Any], None]) -> Steps:
-    """Puts the phases on. `register(model_chunks, optimizer)` is called once they exist."""
+def install(context: AdapterContext, register: Callable[[Any, Any], None], read_memory: bool = True) -> Steps:
+    """Puts the phases on. `register(model_chunks, optimizer)` is called once they exist.
+
+    With `read_memory` Megatron is made to read its memory statistics after each step, and the instant is marked; without it
+    (a real run) its log is left as it is.
+    """
     steps = Steps(context)
     for module, attribute, name in SPANS:
         try:
@@ -59,7 +63,10 @@ def install(context: AdapterContext, register: Callable[[Any, Any], None]) -> St
     _setup(context, register)
     _step(context, steps)
     _micro_batches(context, steps)
-    _memory_log(context, steps)
+    if read_memory:
+        _memory_log(context, steps)
+    else:
+        _end_of_step(context, steps)
     return steps
 
 
@@ -165,6 +172,23 @@ def _memory_log(context: AdapterContext, steps: Steps) -> None:
         return training_log
 
     context.replace("megatron.training.training", "training_log", make, "marks where Megatron reads its memory statistics")
+
+
+def _end_of_step(context: AdapterContext, steps: Steps) -> None:
+    """A step ends when it has been logged."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def training_log(*arguments: Any, **options: Any) -> Any:
+            try:
+                return original(*arguments, **options)
+            finally:
+                steps.end()
+                context.step_done()
+
+        return training_log
+
+    context.replace("megatron.training.training", "training_log", make, "marks where a step ends")
 
 
 def claim_buffers(context: AdapterContext, model: Any, optimizer: Any) -> None:

@@ -18,7 +18,13 @@ from typing import Any
 
 import memtracker_sidecar
 from memtracker_sidecar.adapter_api import Adapter as BaseAdapter
-from memtracker_sidecar.adapter_api import AdapterContext, AdapterProblem, Detection, Plan, TrainingDone
+from memtracker_sidecar.adapter_api import (
+    AdapterContext,
+    AdapterProblem,
+    Detection,
+    Plan,
+    TrainingDone,
+)
 from memtracker_sidecar.worker_spec import WorkerSpec
 
 
@@ -30,7 +36,9 @@ class Adapter(BaseAdapter):
 
     def plan(self, spec: WorkerSpec) -> Plan:
         if not spec.argv:
-            raise AdapterProblem("no script was named; write it after `--`: -- train.py --its --arguments")
+            raise AdapterProblem(
+                "no script was named; write it after `--`: -- train.py --its --arguments"
+            )
         if spec.argv[0] == "-m":
             if len(spec.argv) < 2:
                 raise AdapterProblem("-m needs the name of a module")
@@ -39,11 +47,13 @@ class Adapter(BaseAdapter):
         if not script.is_file():
             raise AdapterProblem(f"there is no script {script}")
         return Plan(
-            argv=(str(script), *spec.argv[1:]), python_path=(script.parent,), facts={"script": os.path.relpath(script, spec.cwd)}
+            argv=(str(script), *spec.argv[1:]),
+            python_path=(script.parent,),
+            facts={"script": os.path.relpath(script, spec.cwd)},
         )
 
     def install(self, context: AdapterContext) -> None:
-        _StepMarks(context).install()
+        StepMarks(context).install()
         _real_data(context)
         _no_files(context)
         memtracker_sidecar.set_phase_marker(context.phases.phase)
@@ -62,10 +72,12 @@ class Adapter(BaseAdapter):
         finally:
             memtracker_sidecar.set_phase_marker(None)
         if context.steps_done == 0:
-            context.uncovered("feature", "optimizer step", detail="the script ended before an optimizer stepped")
+            context.uncovered(
+                "feature", "optimizer step", detail="the script ended before an optimizer stepped"
+            )
 
 
-class _StepMarks:
+class StepMarks:
     """Finds steps, forwards, backwards and optimizer steps in a script that says nothing about them."""
 
     def __init__(self, context: AdapterContext) -> None:
@@ -93,12 +105,21 @@ class _StepMarks:
 
             return call
 
-        context.replace("torch.nn", "Module.__call__", wrap, "a model called from outside of any module is a forward")
+        context.replace(
+            "torch.nn",
+            "Module.__call__",
+            wrap,
+            "a model called from outside of any module is a forward",
+        )
 
-    def _forward(self, original: Callable[..., Any], module: Any, arguments: Any, options: Any) -> Any:
+    def _forward(
+        self, original: Callable[..., Any], module: Any, arguments: Any, options: Any
+    ) -> Any:
         import torch
 
-        training = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in module.parameters())
+        training = torch.is_grad_enabled() and any(
+            parameter.requires_grad for parameter in module.parameters()
+        )
         if not training:
             return original(module, *arguments, **options)
         self._begin_step_if_needed()
@@ -156,14 +177,23 @@ def _real_data(context: AdapterContext) -> None:
     @functools.wraps(initialise)
     def without_workers(self: Any, *arguments: Any, **options: Any) -> None:
         if not keep_workers and options.get("num_workers"):
-            for name in ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context"):
+            for name in (
+                "num_workers",
+                "prefetch_factor",
+                "persistent_workers",
+                "multiprocessing_context",
+            ):
                 options.pop(name, None)
-            context.log("DataLoader workers are not started; batches are made in the traced process")
+            context.log(
+                "DataLoader workers are not started; batches are made in the traced process"
+            )
         options.pop("pin_memory", None)
         with _disable_current_modes():
             initialise(self, *arguments, **options)
 
-    context.replacements.set(loader, "__init__", without_workers, "worker processes would inherit the trace")
+    context.replacements.set(
+        loader, "__init__", without_workers, "worker processes would inherit the trace"
+    )
     base = context.require("torch.utils.data.dataloader", "_BaseDataLoaderIter")
     for owner, name in ((base, "__init__"), (base, "__next__"), (loader, "__iter__")):
         original = getattr(owner, name)
@@ -172,16 +202,22 @@ def _real_data(context: AdapterContext) -> None:
             with _disable_current_modes(), unset_fake_temporarily():
                 return _original(*arguments, **options)
 
-        context.replacements.set(owner, name, functools.wraps(original)(outside), "data is made of real CPU tensors")
+        context.replacements.set(
+            owner, name, functools.wraps(original)(outside), "data is made of real CPU tensors"
+        )
 
 
 def _no_files(context: AdapterContext) -> None:
     """Checkpoints are not written: fake tensors have no values."""
 
     def save(*_arguments: Any, **_options: Any) -> None:
-        context.uncovered("feature", "torch.save", assumption="writing a checkpoint allocates nothing on the GPU")
+        context.uncovered(
+            "feature", "torch.save", assumption="writing a checkpoint allocates nothing on the GPU"
+        )
 
-    context.replacements.set(context.require("torch"), "save", save, "fake tensors have no values to write")
+    context.replacements.set(
+        context.require("torch"), "save", save, "fake tensors have no values to write"
+    )
 
 
 __all__ = ["Adapter", "TrainingDone"]

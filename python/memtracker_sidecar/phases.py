@@ -10,10 +10,12 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from memtracker_sidecar import protocol
-from memtracker_sidecar.emitter import EventSink
+
+if TYPE_CHECKING:
+    from memtracker_sidecar.emitter import EventSink
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -79,7 +81,9 @@ class Phases:
         """The phase of one optimizer step, numbered from 1."""
         return self.phase("step", step=number)
 
-    def micro_batch(self, name: str, number: int, **labels: protocol.Scalar) -> contextlib.AbstractContextManager[None]:
+    def micro_batch(
+        self, name: str, number: int, **labels: protocol.Scalar
+    ) -> contextlib.AbstractContextManager[None]:
         """A phase of one micro-batch, numbered from 0."""
         return self.phase(name, micro_batch=number, **labels)
 

@@ -2,6 +2,8 @@
 
 import { UserError } from '../base/errors.ts';
 import { MAGIC } from '../trace/file_format.ts';
+import { looksLikeCapture } from './capture/capture_file.ts';
+import { readCaptureRun } from './capture/capture_run.ts';
 import { type MeasuredInput, openMeasuredInput } from './input.ts';
 import type { MeasuredRun } from './measured_run.ts';
 import { looksLikePickle } from './snapshot/snapshot_reader.ts';
@@ -16,6 +18,7 @@ export interface MeasuredFormat {
 }
 
 export const MEASURED_FORMATS: readonly MeasuredFormat[] = [
+  { name: 'capture', detect: looksLikeCapture, read: readCaptureRun },
   { name: 'snapshot', detect: looksLikePickle, read: readSnapshotRun },
 ];
 

@@ -24,7 +24,13 @@ export type Mark =
       readonly labels: Fields;
       readonly time: number;
     }
-  | { readonly kind: 'end'; readonly row: number; readonly time: number }
+  | {
+      readonly kind: 'end';
+      readonly row: number;
+      readonly time: number;
+      /** An exception ended the phase. */
+      readonly failed?: boolean;
+    }
   /** A reading of the driver: bytes used on the device outside of the caching allocator. */
   | {
       readonly kind: 'external';
@@ -50,7 +56,7 @@ export interface HistoryTrace {
   readonly trace: Trace;
   readonly deviceId: number;
   readonly steps: RecordedSteps;
-  /** Phases that an out-of-memory error happened in, by id; their figures are lower bounds. */
+  /** Phases that an out-of-memory or another error ended or happened in, by id; their figures are lower bounds. */
   readonly censored: ReadonlySet<number>;
 }
 
@@ -208,10 +214,13 @@ class HistoryTracer {
         this.#beginPhase(mark.name, mark.labels, since(mark.time));
         this.#endReading();
         return;
-      case 'end':
+      case 'end': {
+        const open = this.#openPhases.at(-1);
+        if (mark.failed === true && open !== undefined) this.#censored.add(open);
         this.#endPhase(since(mark.time));
         this.#endReading();
         return;
+      }
       case 'external':
         this.#endReading();
         this.#push(
