@@ -1,8 +1,8 @@
 """A Llama-style model trained with FSDP2 (fully_shard), mixed precision and AdamW. Plain PyTorch, as one would write it.
 
-    memtracker trace --framework script --world 8 --out llama.mtrace -- examples/llama_fsdp2.py
-    memtracker trace --framework script --world 8 --gpu h100-80gb --out 8b.mtrace -- examples/llama_fsdp2.py --model 8b --checkpoint full
-    torchrun --nproc-per-node 8 examples/llama_fsdp2.py        # the same file on real GPUs
+memtracker trace --framework script --world 8 --out llama.mtrace -- examples/llama_fsdp2.py
+memtracker trace --framework script --world 8 --gpu h100-80gb --out 8b.mtrace -- examples/llama_fsdp2.py --model 8b --checkpoint full
+torchrun --nproc-per-node 8 examples/llama_fsdp2.py        # the same file on real GPUs
 """
 
 from __future__ import annotations
@@ -57,10 +57,16 @@ class Attention(nn.Module):
         self.wo = nn.Linear(size.heads * self.head_dim, size.dim, bias=False)
 
     def forward(self, x: Tensor, table: Tensor) -> Tensor:
-        queries, keys, values = (w(x).unflatten(-1, (-1, self.head_dim)) for w in (self.wq, self.wk, self.wv))
+        queries, keys, values = (
+            w(x).unflatten(-1, (-1, self.head_dim)) for w in (self.wq, self.wk, self.wv)
+        )
         queries, keys = rotate(queries, table), rotate(keys, table)
         out = F.scaled_dot_product_attention(
-            queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), is_causal=True, enable_gqa=True
+            queries.transpose(1, 2),
+            keys.transpose(1, 2),
+            values.transpose(1, 2),
+            is_causal=True,
+            enable_gqa=True,
         )
         return self.wo(out.transpose(1, 2).flatten(-2))
 
@@ -104,7 +110,9 @@ class Llama(nn.Module):
 
     def initialise(self) -> None:
         for parameter in self.parameters():
-            nn.init.normal_(parameter, std=0.02) if parameter.dim() > 1 else nn.init.ones_(parameter)
+            nn.init.normal_(parameter, std=0.02) if parameter.dim() > 1 else nn.init.ones_(
+                parameter
+            )
         self.table = rotary_table(self.head_dim, self.length).to(self.table.device)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -115,13 +123,27 @@ class Llama(nn.Module):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", choices=SIZES, default="debug")
     parser.add_argument("--batch", type=int, default=1, help="sequences for each rank")
-    parser.add_argument("--sequence", type=int, default=None, help="tokens in a sequence (default: 2048, 8192 for 8b)")
+    parser.add_argument(
+        "--sequence",
+        type=int,
+        default=None,
+        help="tokens in a sequence (default: 2048, 8192 for 8b)",
+    )
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--micro-batches", type=int, default=1, help="forwards and backwards for each optimizer step")
-    parser.add_argument("--checkpoint", choices=["none", "full"], default="none", help="activation checkpointing")
+    parser.add_argument(
+        "--micro-batches",
+        type=int,
+        default=1,
+        help="forwards and backwards for each optimizer step",
+    )
+    parser.add_argument(
+        "--checkpoint", choices=["none", "full"], default="none", help="activation checkpointing"
+    )
     arguments = parser.parse_args()
     size = SIZES[arguments.model]
     length = arguments.sequence or (8192 if arguments.model == "8b" else 2048)

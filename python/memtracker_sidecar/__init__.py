@@ -17,7 +17,9 @@ Mark = Callable[..., contextlib.AbstractContextManager[None]]
 _mark: Mark | None = None
 
 
-def phase(name: str, **labels: str | int | float | bool | None) -> contextlib.AbstractContextManager[None]:
+def phase(
+    name: str, **labels: str | int | float | bool | None
+) -> contextlib.AbstractContextManager[None]:
     """A labelled span of the training code. Does nothing when the code is not being traced."""
     return contextlib.nullcontext() if _mark is None else _mark(name, **labels)
 

@@ -39,7 +39,9 @@ def check_torch() -> str:
     try:
         import torch
     except ImportError as error:
-        raise AdapterProblem(f"torch cannot be imported: {error}. Run `memtracker setup`.") from error
+        raise AdapterProblem(
+            f"torch cannot be imported: {error}. Run `memtracker setup`."
+        ) from error
     version = torch.__version__.split("+")[0]
     if version not in (TORCH_VERSION, os.environ.get("MEMTRACKER_ALLOW_TORCH")):
         raise AdapterProblem(
@@ -58,7 +60,9 @@ def load_adapter(folder: Path) -> Adapter:
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise AdapterProblem(f"{folder} is not an adapter: manifest.json cannot be read ({error})") from error
+        raise AdapterProblem(
+            f"{folder} is not an adapter: manifest.json cannot be read ({error})"
+        ) from error
     name = str(manifest.get("name", folder.name)).replace("-", "_")
     file = folder / "adapter.py"
     # A package, so that an adapter of several files can import its own with `from . import …` and shadows nobody's names.
@@ -76,7 +80,9 @@ def load_adapter(folder: Path) -> Adapter:
         sys.path.remove(str(folder))
     adapter = getattr(module, "Adapter", None)
     if not isinstance(adapter, type) or not issubclass(adapter, Adapter) or adapter is Adapter:
-        raise AdapterProblem(f"{file} defines no class Adapter derived from memtracker_sidecar.adapter_api.Adapter")
+        raise AdapterProblem(
+            f"{file} defines no class Adapter derived from memtracker_sidecar.adapter_api.Adapter"
+        )
     made: Adapter = adapter()
     return made
 
@@ -109,7 +115,9 @@ def trace(spec: WorkerSpec, emitter: Emitter) -> tuple[int, str, protocol.Fields
         plan = adapter.plan(spec)
         os.environ.update(plan.environment)
         if not plan.environment.get("CUDA_VISIBLE_DEVICES"):
-            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a GPU that happens to be here must not be touched
+            os.environ["CUDA_VISIBLE_DEVICES"] = (
+                ""  # a GPU that happens to be here must not be touched
+            )
         sys.path[:0] = [str(path) for path in plan.python_path]
 
         from memtracker_sidecar.failure import error_event
@@ -137,13 +145,17 @@ def trace(spec: WorkerSpec, emitter: Emitter) -> tuple[int, str, protocol.Fields
     except EmitterError:
         raise
     except (AdapterProblem, SpecError) as error:
-        emitter.emit(protocol.error(type(error).__name__, str(error), traceback.format_exc(), {}, True))
+        emitter.emit(
+            protocol.error(type(error).__name__, str(error), traceback.format_exc(), {}, True)
+        )
         return PROBLEM, "failed", {} if run is None else run.counts()
     except (Exception, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code in (None, 0):
             return DONE, "done", {} if run is None else run.counts()
         if run is None:
-            emitter.emit(protocol.error(type(error).__name__, str(error), traceback.format_exc(), {}, True))
+            emitter.emit(
+                protocol.error(type(error).__name__, str(error), traceback.format_exc(), {}, True)
+            )
             return PROBLEM, "failed", {}
         emitter.emit(error_event(error, run.recorder))
         return TRAINING_FAILED, "failed", run.counts()

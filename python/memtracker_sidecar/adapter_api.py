@@ -170,9 +170,11 @@ class AdapterContext:
         """
         value: OptionValue = self.spec.options.get(name, default)
         if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
-            return float(value)
+            return float(value)  # type: ignore[return-value]
         if type(value) is not type(default):
-            raise AdapterProblem(f"option {name} is {value!r}; a {type(default).__name__} is expected")
+            raise AdapterProblem(
+                f"option {name} is {value!r}; a {type(default).__name__} is expected"
+            )
         return value  # type: ignore[return-value]
 
     # -- running
@@ -189,7 +191,12 @@ class AdapterContext:
 
     def wrap_phase(self, module: str, attribute: str, name: str, **labels: protocol.Scalar) -> None:
         """Puts a phase around a function of the checkout."""
-        self.replace(module, attribute, lambda original: self.phases.wrap(original, name, **labels), f"phase {name}")
+        self.replace(
+            module,
+            attribute,
+            lambda original: self.phases.wrap(original, name, **labels),
+            f"phase {name}",
+        )
 
     def register_model(self, model: nn.Module, prefix: str = "") -> None:
         """Names the modules, parameters and buffers of a model (again after parallelisms wrapped it)."""
@@ -215,7 +222,9 @@ class AdapterContext:
 
     def progress(self, text: str, step: int | None = None) -> None:
         """For people: where the run is."""
-        self.emit(protocol.progress(text, self.steps_done if step is None else step, self.spec.steps))
+        self.emit(
+            protocol.progress(text, self.steps_done if step is None else step, self.spec.steps)
+        )
 
     def log(self, text: str, level: int = logging.INFO) -> None:
         """A message for the user."""
@@ -225,7 +234,9 @@ class AdapterContext:
         """Facts of the run: the effective config, versions, what was replaced."""
         self.emit(protocol.run(topic, facts))
 
-    def uncovered(self, kind: str, name: str, *, detail: str = "", assumption: str = "", bytes: int = -1) -> None:
+    def uncovered(
+        self, kind: str, name: str, *, detail: str = "", assumption: str = "", bytes: int = -1
+    ) -> None:
         """Something whose memory is not known, or an assumption that was taken; reported once for each call site.
 
         kind: operator, kernel, data_dependent or feature. `assumption` empty: nothing stands in for it.

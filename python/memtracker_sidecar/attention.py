@@ -19,7 +19,12 @@ from torch.nn.attention import SDPBackend
 aten = torch.ops.aten
 Tensor = torch.Tensor
 
-_DEFAULT_ORDER = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH, SDPBackend.CUDNN_ATTENTION]
+_DEFAULT_ORDER = [
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+    SDPBackend.CUDNN_ATTENTION,
+]
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -61,7 +66,9 @@ class AttentionChoice:
             known = [SDPBackend.CUDNN_ATTENTION, *_DEFAULT_ORDER[:3]]
         return known
 
-    def select(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool) -> SDPBackend:
+    def select(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool
+    ) -> SDPBackend:
         """The backend that a GPU of this capability runs.
 
         Raises:
@@ -79,7 +86,13 @@ class AttentionChoice:
         raise RuntimeError("No available kernel. Aborting execution.")
 
     def _possible(
-        self, backend: SDPBackend, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool
+        self,
+        backend: SDPBackend,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
     ) -> bool:
         if backend == SDPBackend.MATH:
             return True
@@ -134,16 +147,24 @@ class AttentionChoice:
         self.chosen[backend.name.lower()] = self.chosen.get(backend.name.lower(), 0) + 1
         if attn_mask is not None and attn_mask.dtype is torch.bool:
             # convert_boolean_attn_mask: an additive mask of the query's type
-            attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(attn_mask.logical_not(), -math.inf)
-        gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
+            attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(
+                attn_mask.logical_not(), -math.inf
+            )
+        gradients = torch.is_grad_enabled() and any(
+            tensor.requires_grad for tensor in (query, key, value)
+        )
         out: Tensor
         if backend == SDPBackend.FLASH_ATTENTION:
             width = query.shape[-1]
             scale = scale if scale is not None else width**-0.5
             padding = -width % 8  # pad_last_dim<8>
             if padding:
-                query, key, value = (torch.nn.functional.pad(tensor, (0, padding)) for tensor in (query, key, value))
-            out = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
+                query, key, value = (
+                    torch.nn.functional.pad(tensor, (0, padding)) for tensor in (query, key, value)
+                )
+            out = aten._scaled_dot_product_flash_attention(
+                query, key, value, dropout_p, is_causal, False, scale=scale
+            )[0]
             return out[..., :width] if padding else out
         if backend == SDPBackend.CUDNN_ATTENTION:
             out = aten._scaled_dot_product_cudnn_attention(
@@ -161,7 +182,15 @@ class AttentionChoice:
             )[0]
             return out
         out = aten._scaled_dot_product_attention_math(
-            query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
+            query,
+            key,
+            value,
+            attn_mask,
+            dropout_p,
+            is_causal,
+            None,
+            scale=scale,
+            enable_gqa=enable_gqa,
         )[0]
         return out
 
@@ -176,18 +205,24 @@ class AttentionChoice:
 
 def install_convolution(replacements: Any) -> None:
     """Convolutions run on cuDNN, as on a GPU; PyTorch's selection would ask the driver for cuDNN's version."""
-    if hasattr(torch._C, "_select_conv_backend"):
+    backends: Any = getattr(torch._C, "_ConvBackend", None)
+    if backends is not None and hasattr(torch._C, "_select_conv_backend"):
+        cudnn = backends.Cudnn
         replacements.set(
             torch._C,
             "_select_conv_backend",
-            lambda *_arguments, **_options: torch._C._ConvBackend.Cudnn,
+            lambda *_arguments, **_options: cudnn,
             "the selection of a convolution asks the driver",
         )
         replacements.set(
             torch._C,
             "_conv_determine_backend_memory_format",
-            lambda inputs, *_arguments, **_options: torch.channels_last
-            if inputs.dim() == 4 and inputs.is_contiguous(memory_format=torch.channels_last) and not inputs.is_contiguous()
-            else torch.contiguous_format,
+            lambda inputs, *_arguments, **_options: (
+                torch.channels_last
+                if inputs.dim() == 4
+                and inputs.is_contiguous(memory_format=torch.channels_last)
+                and not inputs.is_contiguous()
+                else torch.contiguous_format
+            ),
             "the memory format follows the input, as in cudnn_conv_suggest_memory_format",
         )

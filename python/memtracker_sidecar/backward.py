@@ -36,4 +36,6 @@ class BackwardPasses:
                 for listener in reversed(self.listeners):
                     listener(False)
 
-        replacements.set_everywhere(graph, "_engine_run_backward", run_backward, "marks where a backward begins and ends")
+        replacements.set_everywhere(
+            graph, "_engine_run_backward", run_backward, "marks where a backward begins and ends"
+        )

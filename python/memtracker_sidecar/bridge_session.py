@@ -45,7 +45,11 @@ class BridgeSession:
 
         self._run = Run(spec, self._emitter, allow_fallback_kernels=False)
         os.environ.update(self._run.distributed.environment())
-        self._emitter.emit(protocol.run("versions", {"torch": self.torch_version, "python": sys.version.split()[0]}))
+        self._emitter.emit(
+            protocol.run(
+                "versions", {"torch": self.torch_version, "python": sys.version.split()[0]}
+            )
+        )
         self._recording: contextlib.ExitStack | None = None
 
     # -- recording
@@ -83,7 +87,9 @@ class BridgeSession:
 
     # -- memory outside PyTorch
 
-    def external_alloc(self, identity: str, size: int, category: str, detail: Mapping[str, Any]) -> None:
+    def external_alloc(
+        self, identity: str, size: int, category: str, detail: Mapping[str, Any]
+    ) -> None:
         device = self._run.devices.id_of(_current_device())
         self._emitter.emit(protocol.external_alloc(identity, device, category, size, dict(detail)))
 
@@ -121,7 +127,9 @@ class BridgeSession:
                 return functional.all_reduce(tensor, "sum", group)
             case "all_to_all":
                 return functional.all_to_all_single(tensor, None, None, group)
-        raise ValueError(f"unknown collective {kind!r}; there are all_gather, reduce_scatter, all_reduce, all_to_all")
+        raise ValueError(
+            f"unknown collective {kind!r}; there are all_gather, reduce_scatter, all_reduce, all_to_all"
+        )
 
     def wait(self, tensor: Any) -> Any:
         """Completes an asynchronous collective."""

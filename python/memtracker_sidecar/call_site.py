@@ -20,7 +20,11 @@ def add_own_folder(folder: Path) -> None:
 
 def is_users(file: str) -> bool:
     """Whether a file is neither PyTorch's, nor ours, nor the interpreter's own."""
-    return not (file.startswith(("<", _TORCH)) or file.startswith(tuple(_own_folders)) or "/runpy.py" in file)
+    return not (
+        file.startswith(("<", _TORCH))
+        or file.startswith(tuple(_own_folders))
+        or "/runpy.py" in file
+    )
 
 
 def call_site(frame: FrameType | None = None) -> str:

@@ -139,7 +139,9 @@ class Collectives:
         self._communicator_of = communicator_of
         self._ids = itertools.count(1)
         self._batched = False
-        self._pending: dict[int, Callable[[], None]] = {}  # live storage of a functional result -> its end
+        self._pending: dict[
+            int, Callable[[], None]
+        ] = {}  # live storage of a functional result -> its end
         # A work has to live until C++ hands it to its caller, who gets this very object.
         self._recent: collections.deque[PendingWork] = collections.deque(maxlen=8)
 
@@ -165,7 +167,16 @@ class Collectives:
         finally:
             self._batched = before
 
-    def begin(self, kind: str, group: str, size: int, *, asynchronous: bool, device: int | None = None, peer: int = 0) -> Callable[[], None]:
+    def begin(
+        self,
+        kind: str,
+        group: str,
+        size: int,
+        *,
+        asynchronous: bool,
+        device: int | None = None,
+        peer: int = 0,
+    ) -> Callable[[], None]:
         """Reports the start of a collective; the result reports its end. `peer`: global rank + 1 of a point-to-point call."""
         collective = next(self._ids)
         index = torch.cuda.current_device() if device is None else device
@@ -174,7 +185,18 @@ class Collectives:
         if self._batched and kind in ("send", "recv"):
             kind = f"batch_{kind}"
         kind_id = self._tables.string(kind)
-        emit((protocol.COLLECTIVE_BEGIN, collective, self._communicator_of(group), kind_id, size, stream, asynchronous, peer))
+        emit(
+            (
+                protocol.COLLECTIVE_BEGIN,
+                collective,
+                self._communicator_of(group),
+                kind_id,
+                size,
+                stream,
+                asynchronous,
+                peer,
+            )
+        )
         return lambda: emit((protocol.COLLECTIVE_END, collective))
 
     def _make_c10d(self, kind: str, payload: int, func: Any) -> Callable[[Any, Any, Any], Any]:
@@ -187,14 +209,24 @@ class Collectives:
         def collective(func: Any, args: Any, kwargs: Any) -> Any:
             values = list(args) + [kwargs[name] for name in names[len(args) :] if name in kwargs]
             group = dist.ProcessGroup.unbox(values[group_index])
-            tensors = _tensors([value for index, value in enumerate(values[:2]) if index != group_index])
+            tensors = _tensors(
+                [value for index, value in enumerate(values[:2]) if index != group_index]
+            )
             on_gpu = any(tensor.device.type == "cuda" for tensor in tensors) or kind == "barrier"
-            asynchronous = async_index is None or async_index >= len(values) or bool(values[async_index])
+            asynchronous = (
+                async_index is None or async_index >= len(values) or bool(values[async_index])
+            )
             peer = 0
             if peer_index is not None and peer_index < len(values):
                 peer = dist.get_global_rank(group, int(values[peer_index])) + 1
             if on_gpu:
-                end = self.begin(kind, group.group_name, payload_bytes(values[payload]), asynchronous=asynchronous, peer=peer)
+                end = self.begin(
+                    kind,
+                    group.group_name,
+                    payload_bytes(values[payload]),
+                    asynchronous=asynchronous,
+                    peer=peer,
+                )
             else:
                 end = _nothing
             work = PendingWork(end, tensors if asynchronous and on_gpu else [])
@@ -203,7 +235,9 @@ class Collectives:
 
         return collective
 
-    def _make_functional(self, kind: str, of_result: bool, func: Any) -> Callable[[Any, Any, Any, Any], None]:
+    def _make_functional(
+        self, kind: str, of_result: bool, func: Any
+    ) -> Callable[[Any, Any, Any, Any], None]:
         names = [argument.name for argument in func._schema.arguments]
         group_index = names.index("group_name")
         peer_index = next((names.index(name) for name in ("dst",) if name in names), None)
@@ -216,7 +250,9 @@ class Collectives:
             if not outputs or outputs[0].device.type != "cuda":
                 return
             group = values[group_index]
-            group_name = group if isinstance(group, str) else getattr(group, "group_name", str(group))
+            group_name = (
+                group if isinstance(group, str) else getattr(group, "group_name", str(group))
+            )
             peer = int(values[peer_index]) + 1 if peer_index is not None else 0
             size = payload_bytes(result if of_result else values[0])
             end = self.begin(kind, group_name, size, asynchronous=True, peer=peer)

@@ -38,9 +38,11 @@ class DataDependentPolicies:
         policies: dict[Any, Policy] = {
             aten._local_scalar_dense.default: self._item,
             aten.equal.default: self._equal,
-            aten.is_nonzero.default: lambda func, args, kwargs: self._item(func, args, kwargs)
-            if isinstance(args[0], FakeTensor)
-            else NotImplemented,
+            aten.is_nonzero.default: lambda func, args, kwargs: (
+                self._item(func, args, kwargs)
+                if isinstance(args[0], FakeTensor)
+                else NotImplemented
+            ),
             aten.nonzero.default: self._nonzero,
             aten.masked_select.default: self._masked_select,
             aten._assert_async.default: lambda func, args, kwargs: None,
@@ -52,7 +54,12 @@ class DataDependentPolicies:
             packet = getattr(aten, name, None)
             if packet is not None:
                 policies[packet.default] = self._unique
-        for packet in (aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default):
+        for packet in (
+            aten.index.Tensor,
+            aten.index_put.default,
+            aten.index_put_.default,
+            aten._index_put_impl_.default,
+        ):
             policies[packet] = self._index
         self._recorder = recorder
         recorder.policies.update(policies)
@@ -105,7 +112,9 @@ class DataDependentPolicies:
         tensor, indices, *rest = args
         if not isinstance(tensor, FakeTensor) or torch.compiler.is_compiling():
             return NotImplemented
-        if not any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
+        if not any(
+            index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices
+        ):
             return NotImplemented
         expanded: list[torch.Tensor | None] = []
         with self._recorder.inside_policy():

@@ -76,7 +76,9 @@ class Emitter:
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
             raise EmitterError(f"cannot connect to {endpoint}: {error}") from error
-        self._thread = threading.Thread(target=self._send_loop, name="memtracker-emitter", daemon=True)
+        self._thread = threading.Thread(
+            target=self._send_loop, name="memtracker-emitter", daemon=True
+        )
         self._thread.start()
         self._sender_ident = self._thread.ident
 
@@ -93,7 +95,9 @@ class Emitter:
         # The sender itself can get here when the collector runs finalizers on its thread; it must not wait for itself.
         if threading.get_ident() == self._sender_ident:
             return
-        while len(self._queue) >= QUEUE_EVENTS and self._failure is None and self._thread.is_alive():
+        while (
+            len(self._queue) >= QUEUE_EVENTS and self._failure is None and self._thread.is_alive()
+        ):
             self._room.clear()
             self._wake.set()
             self._room.wait(0.1)
@@ -152,7 +156,10 @@ class Emitter:
             # Late frees (finalizers between the drain and here) are part of the run and stand before the close event.
             tail = list(self._queue)
             last = protocol.close(status, self.events + len(tail) + 1, counts)
-            frame = msgpack.packb((protocol.PROTOCOL_VERSION, self._run, self._sequence, [*tail, last]), use_bin_type=True)
+            frame = msgpack.packb(
+                (protocol.PROTOCOL_VERSION, self._run, self._sequence, [*tail, last]),
+                use_bin_type=True,
+            )
             self._queue.clear()
             try:
                 self._socket.send(frame)

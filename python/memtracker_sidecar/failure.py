@@ -10,13 +10,19 @@ from memtracker_sidecar.call_site import is_users
 from memtracker_sidecar.recorder import StorageRecorder
 
 
-def error_event(error: BaseException, recorder: StorageRecorder, *, fatal: bool = True) -> protocol.Event:
+def error_event(
+    error: BaseException, recorder: StorageRecorder, *, fatal: bool = True
+) -> protocol.Event:
     """What happened, in which operator on which shapes, in which module, and from which line of the user's code."""
     detail: dict[str, Any] = {}
     cause = f"{type(error).__name__}: {error}".strip()
     failed = recorder.failed_operator
     if failed is not None and failed.error is error:
-        detail = {"operator": failed.operator, "arguments": list(failed.arguments), "module": failed.module}
+        detail = {
+            "operator": failed.operator,
+            "arguments": list(failed.arguments),
+            "module": failed.module,
+        }
         cause += f" The operator was {failed.operator} on {', '.join(failed.arguments)}."
         if failed.module:
             cause += f" The module was {failed.module}."

@@ -12,7 +12,7 @@ import functools
 import pickle
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -91,16 +91,30 @@ class FakeDistributed:
             original_init("fake", rank=self.rank, world_size=self.world, store=fake_pg.FakeStore())
             self._describe(c10d._get_default_group(), self.backend, options, parent=0)
 
-        def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, pg_options: Any = None, **options: Any) -> Any:
-            kept = {name: options[name] for name in ("group_desc", "use_local_synchronization") if options.get(name)}
+        def new_group(
+            ranks: Any = None,
+            timeout: Any = None,
+            backend: Any = None,
+            pg_options: Any = None,
+            **options: Any,
+        ) -> Any:
+            kept = {
+                name: options[name]
+                for name in ("group_desc", "use_local_synchronization")
+                if options.get(name)
+            }
             group = original_new(ranks, backend="fake", **kept)
             # With a bound device PyTorch splits NCCL groups from the default one (distributed_c10d._get_split_source).
             parent = 1 if self._eager else 0
-            self._describe(group, self.backend if backend is None else _nccl_name(backend), options, parent)
+            self._describe(
+                group, self.backend if backend is None else _nccl_name(backend), options, parent
+            )
             return group
 
         def destroy_process_group(group: Any = None) -> None:
-            gone = list(self._communicators) if group is None else [getattr(group, "group_name", "")]
+            gone = (
+                list(self._communicators) if group is None else [getattr(group, "group_name", "")]
+            )
             original_destroy(group)
             for name in gone:
                 communicator = self._communicators.pop(name, None)
@@ -111,30 +125,53 @@ class FakeDistributed:
         self._everywhere(c10d, "init_process_group", init_process_group, reason)
         self._everywhere(c10d, "new_group", new_group, reason)
         self._everywhere(c10d, "destroy_process_group", destroy_process_group, reason)
+
         def batch_isend_irecv(operations: Any) -> Any:
             with self.collectives.batch():
                 return original_batch(operations)
 
         # A single send or receive has a communicator of its two ranks, a batch uses the group's (ProcessGroupNCCL::pointToPoint).
-        self._everywhere(c10d, "batch_isend_irecv", batch_isend_irecv, "calls of a batch are reported as such")
-        self._replacements.set(dist, "get_backend", self.backend_of, "training code asks whether the backend is nccl")
+        self._everywhere(
+            c10d, "batch_isend_irecv", batch_isend_irecv, "calls of a batch are reported as such"
+        )
+        self._replacements.set(
+            dist, "get_backend", self.backend_of, "training code asks whether the backend is nccl"
+        )
 
         def pickled(value: Any, group: Any, kind: str, ranks: int) -> None:
             self._small(kind, group, len(pickle.dumps(value)) * ranks if _picklable(value) else 0)
 
-        def gather_all(objects: list[Any], value: Any, group: Any = None, *_: Any, **__: Any) -> None:
+        def gather_all(
+            objects: list[Any], value: Any, group: Any = None, *_: Any, **__: Any
+        ) -> None:
             pickled(value, group, "all_gather", len(objects))
             objects[:] = [value] * len(objects)
 
-        def gather(value: Any, objects: list[Any] | None = None, dst: Any = None, group: Any = None, *_: Any, **__: Any) -> None:
+        def gather(
+            value: Any,
+            objects: list[Any] | None = None,
+            dst: Any = None,
+            group: Any = None,
+            *_: Any,
+            **__: Any,
+        ) -> None:
             pickled(value, group, "gather", 1)
             if objects:
                 objects[:] = [value] * len(objects)
 
-        def broadcast(objects: list[Any], src: Any = None, group: Any = None, *_: Any, **__: Any) -> None:
+        def broadcast(
+            objects: list[Any], src: Any = None, group: Any = None, *_: Any, **__: Any
+        ) -> None:
             pickled(objects, group, "broadcast", 1)
 
-        def scatter(output: list[Any], objects: list[Any] | None = None, src: Any = None, group: Any = None, *_: Any, **__: Any) -> None:
+        def scatter(
+            output: list[Any],
+            objects: list[Any] | None = None,
+            src: Any = None,
+            group: Any = None,
+            *_: Any,
+            **__: Any,
+        ) -> None:
             if objects:
                 output[0] = objects[min(self.rank, len(objects) - 1)]
             pickled(output, group, "scatter", 1)
@@ -152,11 +189,18 @@ class FakeDistributed:
             "monitored_barrier": barrier,
         }
         for name, value in objects.items():
-            self._everywhere(c10d, name, value, "every rank of the pretended job sends what this rank sends")
-        self._replacements.set(c10d, "_set_pg_timeout", lambda *_, **__: None, "the fake backend has no time-outs")
+            self._everywhere(
+                c10d, name, value, "every rank of the pretended job sends what this rank sends"
+            )
+        self._replacements.set(
+            c10d, "_set_pg_timeout", lambda *_, **__: None, "the fake backend has no time-outs"
+        )
 
         self._replacements.set(
-            dist, "_verify_params_across_processes", lambda *_, **__: None, "DDP compares shapes with the other ranks by value"
+            dist,
+            "_verify_params_across_processes",
+            lambda *_, **__: None,
+            "DDP compares shapes with the other ranks by value",
         )
 
         self._keep_meshes_real()
@@ -169,16 +213,25 @@ class FakeDistributed:
                 return True
             mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
             if mode is None or mode is self._recorder.fake_mode:
-                return functional.get_proxy_mode() is not None if hasattr(functional, "get_proxy_mode") else False
+                return (
+                    functional.get_proxy_mode() is not None
+                    if hasattr(functional, "get_proxy_mode")
+                    else False
+                )
             return original_tracing()
 
         self._replacements.set(
-            functional, "_are_we_tracing", are_we_tracing, "takes our fake mode for a compiler's and then skips AsyncCollectiveTensor"
+            functional,
+            "_are_we_tracing",
+            are_we_tracing,
+            "takes our fake mode for a compiler's and then skips AsyncCollectiveTensor",
         )
         # torch 2.14's shape rule for this operator is empty_like (a copy); what really runs wraps the tensor that is there.
         wrap = getattr(torch.ops._c10d_functional, "_wrap_tensor_autograd", None)
         if wrap is not None:
-            self._recorder.policies[wrap.default] = lambda func, args, kwargs: functional.AsyncCollectiveTensor(args[0])
+            self._recorder.policies[wrap.default] = lambda func, args, kwargs: (
+                functional.AsyncCollectiveTensor(args[0])
+            )
 
     def _everywhere(self, module: Any, name: str, value: Any, reason: str) -> None:
         self._replacements.set_everywhere(module, name, value, reason)
@@ -221,9 +274,9 @@ class FakeDistributed:
                 self._device = torch.device("cuda", 0)
                 self._device_handle = torch.cuda
                 self._use_distribute_region = False
-                self._states = {}
+                self._states: dict[str, Any] = {}
 
-            def _distribute_region(self, *_: Any, **__: Any) -> contextlib.AbstractContextManager[None]:
+            def _distribute_region(self, *_: Any, **__: Any) -> Any:
                 return contextlib.nullcontext()
 
             def _manual_seed(self, parallel_seed: int) -> None:
@@ -245,7 +298,10 @@ class FakeDistributed:
         for name in ("_propagate_tensor_meta_non_cached", "propagate_op_sharding_non_cached"):
             if hasattr(propagator, name):
                 self._replacements.set(
-                    propagator, name, paused(getattr(propagator, name)), "makes global-size tensors only to read their shapes"
+                    propagator,
+                    name,
+                    paused(getattr(propagator, name)),
+                    "makes global-size tensors only to read their shapes",
                 )
 
     # -- communicators
@@ -260,13 +316,15 @@ class FakeDistributed:
             "description": group.group_desc,
             "eager": self._eager or options.get("device_id") is not None,
         }
-        self._sink.emit(protocol.communicator(self._made, group.group_name, backend, ranks, parent, facts))
+        self._sink.emit(
+            protocol.communicator(self._made, group.group_name, backend, ranks, parent, facts)
+        )
         self._backends[group.group_name] = backend
 
     def _communicator_of(self, name: str) -> int:
         found = self._communicators.get(name)
         if found is None:  # made by code that reached below torch.distributed's functions
-            group = c10d._resolve_process_group(name)
+            group = c10d._resolve_process_group(cast(Any, name))
             self._describe(group, self.backend, {}, 0)
             found = self._communicators.get(name, 0)
         return found

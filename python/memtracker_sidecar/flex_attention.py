@@ -94,7 +94,11 @@ def install(replacements: Replacements, uncovered: Callable[..., None]) -> None:
             made = _create_block_mask
         else:
             return None
-        return functools.partial(made, *function.args, **function.keywords) if inner is not function else made
+        return (
+            functools.partial(made, *function.args, **function.keywords)
+            if inner is not function
+            else made
+        )
 
     def compiled(model: Any = None, *arguments: Any, **options: Any) -> Any:
         if model is None:
@@ -104,6 +108,10 @@ def install(replacements: Replacements, uncovered: Callable[..., None]) -> None:
 
     reason = "a compiled flex_attention becomes the operator that its kernel implements"
     replacements.set(torch, "compile", compiled, reason)
-    replacements.set(higher_order, "create_fw_bw_graph", lambda score, _example, _buffers: (score, None), reason)
+    replacements.set(
+        higher_order, "create_fw_bw_graph", lambda score, _example, _buffers: (score, None), reason
+    )
     if hasattr(higher_order, "_new_captured_grad_buffers"):
-        replacements.set(higher_order, "_new_captured_grad_buffers", lambda _buffers, _graph: (), reason)
+        replacements.set(
+            higher_order, "_new_captured_grad_buffers", lambda _buffers, _graph: (), reason
+        )

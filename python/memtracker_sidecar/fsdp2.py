@@ -34,7 +34,10 @@ def install(replacements: Replacements, owners: Owners) -> bool:
 
 
 def _name(parameter: Any) -> str:
-    return str(getattr(parameter, "_param_fqn", None) or getattr(getattr(parameter, "_module_info", None), "param_name", ""))
+    return str(
+        getattr(parameter, "_param_fqn", None)
+        or getattr(getattr(parameter, "_module_info", None), "param_name", "")
+    )
 
 
 def _claim_gathered(replacements: Replacements, owners: Owners, parameter_class: Any) -> None:
@@ -78,12 +81,17 @@ def _claim_gradients(replacements: Replacements, owners: Owners, group_class: An
 
 def _claim_buffers(replacements: Replacements, owners: Owners, module: Any) -> None:
     """The flat buffers that are gathered into and reduced from, as the two functions return them."""
-    for name, what in (("foreach_all_gather", "all-gather output"), ("foreach_reduce", "reduce-scatter input")):
+    for name, what in (
+        ("foreach_all_gather", "all-gather output"),
+        ("foreach_reduce", "reduce-scatter input"),
+    ):
         original = getattr(module, name, None)
         if original is None:
             continue
 
-        def collective(*arguments: Any, _original: Any = original, _what: str = what, **options: Any) -> Any:
+        def collective(
+            *arguments: Any, _original: Any = original, _what: str = what, **options: Any
+        ) -> Any:
             result = _original(*arguments, **options)
             if result:
                 owners.claim(result[0], protocol.OWNER_COMMUNICATION, f"FSDP2 {_what}")

@@ -22,17 +22,27 @@ def out_arguments(func: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:
     schema = getattr(func, "_schema", None)
     if schema is None:
         return []
-    return [kwargs[each.name] for each in schema.arguments if each.is_out and isinstance(kwargs.get(each.name), torch.Tensor)]
+    return [
+        kwargs[each.name]
+        for each in schema.arguments
+        if each.is_out and isinstance(kwargs.get(each.name), torch.Tensor)
+    ]
 
 
 def install(replacements: Replacements, uncovered: Callable[..., None]) -> None:
     """Replaces FakeTensorMode's last resort."""
 
-    def run_fallback_kernel(_mode: Any, func: Any, flat_args: Any, args_spec: Any, error: Exception) -> Any:
+    def run_fallback_kernel(
+        _mode: Any, func: Any, flat_args: Any, args_spec: Any, error: Exception
+    ) -> Any:
         _, kwargs = pytree.tree_unflatten(flat_args, args_spec)
         outputs = out_arguments(func, kwargs)
         if not outputs:
-            uncovered("operator", str(func), detail="it has no fake implementation, so the run cannot go on")
+            uncovered(
+                "operator",
+                str(func),
+                detail="it has no fake implementation, so the run cannot go on",
+            )
             raise error
         uncovered(
             "operator",
@@ -43,4 +53,9 @@ def install(replacements: Replacements, uncovered: Callable[..., None]) -> None:
         )
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
-    replacements.set(fake_tensor, "run_fallback_kernel", run_fallback_kernel, "runs operators on a real GPU to see their result")
+    replacements.set(
+        fake_tensor,
+        "run_fallback_kernel",
+        run_fallback_kernel,
+        "runs operators on a real GPU to see their result",
+    )

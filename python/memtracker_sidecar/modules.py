@@ -20,7 +20,9 @@ from memtracker_sidecar import protocol
 from memtracker_sidecar.emitter import EventSink
 from memtracker_sidecar.tables import Tables
 
-_NO_SEQUENCE = 2**63  # AccumulateGrad: UINT64_MAX, torch/csrc/autograd/functions/accumulate_grad.cpp
+_NO_SEQUENCE = (
+    2**63
+)  # AccumulateGrad: UINT64_MAX, torch/csrc/autograd/functions/accumulate_grad.cpp
 
 
 class _Known:
@@ -40,7 +42,9 @@ class ModuleTracker:
         self._tables = tables
         self._known: dict[int, _Known] = {}
         self._roots: list[weakref.ref[nn.Module]] = []
-        self._stack: list[tuple[int, int, int]] = []  # module id, graph task it was entered in, pass
+        self._stack: list[
+            tuple[int, int, int]
+        ] = []  # module id, graph task it was entered in, pass
         self._sequence: list[int] = []
         self._sequence_owner: list[int] = []
         self._parameters: dict[int, tuple[weakref.ref[Any], int]] = {}
@@ -73,7 +77,11 @@ class ModuleTracker:
     def name_of(self, module: nn.Module) -> str:
         """Fully qualified name, or the class name of a module that belongs to no registered model."""
         known = self._known.get(id(module))
-        return known.name if known is not None and known.reference() is module else type(module).__name__
+        return (
+            known.name
+            if known is not None and known.reference() is module
+            else type(module).__name__
+        )
 
     def _id_of(self, module: nn.Module, name: str | None = None, parent: int = 0) -> int:
         known = self._known.get(id(module))
@@ -82,7 +90,9 @@ class ModuleTracker:
         self._count += 1
         name = type(module).__name__ if name is None else name
         string = self._tables.string
-        self._sink.emit(protocol.module(self._count, parent, string(name), string(type(module).__qualname__)))
+        self._sink.emit(
+            protocol.module(self._count, parent, string(name), string(type(module).__qualname__))
+        )
         self._known[id(module)] = _Known(self._count, weakref.ref(module), name)
         return self._count
 

@@ -28,13 +28,22 @@ from memtracker_sidecar.recorder import LiveStorage, StorageRecorder
 from memtracker_sidecar.tables import Tables
 
 # Categories that a later, better known one may replace.
-_WEAK = frozenset({protocol.OWNER_UNATTRIBUTED, protocol.OWNER_ACTIVATION, protocol.OWNER_INPUT, protocol.OWNER_OTHER})
+_WEAK = frozenset(
+    {
+        protocol.OWNER_UNATTRIBUTED,
+        protocol.OWNER_ACTIVATION,
+        protocol.OWNER_INPUT,
+        protocol.OWNER_OTHER,
+    }
+)
 
 
 class Owners:
     """Owners of the storages of one process."""
 
-    def __init__(self, sink: EventSink, tables: Tables, recorder: StorageRecorder, modules: ModuleTracker) -> None:
+    def __init__(
+        self, sink: EventSink, tables: Tables, recorder: StorageRecorder, modules: ModuleTracker
+    ) -> None:
         self._sink = sink
         self._tables = tables
         self._recorder = recorder
@@ -65,7 +74,10 @@ class Owners:
         def copied(func: Any, args: Any, kwargs: Any, result: Any) -> None:
             if result.device.type == "cuda" and args[0].device.type == "cpu":
                 for live in self._recorder.find(result):
-                    if live.step == protocol.PASS_NONE and live.owner == protocol.OWNER_UNATTRIBUTED:
+                    if (
+                        live.step == protocol.PASS_NONE
+                        and live.owner == protocol.OWNER_UNATTRIBUTED
+                    ):
                         self.claim_storage(live, protocol.OWNER_INPUT, "")
 
         self._recorder.after[torch.ops.aten._to_copy.default] = copied
@@ -105,7 +117,11 @@ class Owners:
             name = self.name_of(parameter)
             for key, value in state.items() if isinstance(state, dict) else ():
                 if isinstance(value, torch.Tensor):
-                    category = protocol.OWNER_MAIN_PARAMETER if key == "master_param" else protocol.OWNER_OPTIMIZER_STATE
+                    category = (
+                        protocol.OWNER_MAIN_PARAMETER
+                        if key == "master_param"
+                        else protocol.OWNER_OPTIMIZER_STATE
+                    )
                     self.claim(value, category, f"{name}.{key}" if name else key)
 
     def name_of(self, parameter: Any) -> str:
@@ -123,7 +139,11 @@ class Owners:
         if first is None:
             return
         for live in self._recorder.live_storages():
-            if live.id >= first and live.owner == protocol.OWNER_UNATTRIBUTED and live.device != CPU_DEVICE:
+            if (
+                live.id >= first
+                and live.owner == protocol.OWNER_UNATTRIBUTED
+                and live.device != CPU_DEVICE
+            ):
                 live.owner = protocol.OWNER_ACTIVATION
                 self._sink.emit((protocol.OWNER, live.id, protocol.OWNER_ACTIVATION, 0))
 
@@ -136,14 +156,19 @@ class Owners:
 
     def install(self) -> list[Any]:
         """Hooks optimizers (torch.optim's global step hooks). Returns handles to remove."""
-        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+        from torch.optim.optimizer import (
+            register_optimizer_step_post_hook,
+            register_optimizer_step_pre_hook,
+        )
 
         def before(optimizer: torch.optim.Optimizer, _arguments: Any, _options: Any) -> None:
             for listener in self.on_optimizer_step:
                 listener(optimizer, True)
             self._modules.in_optimizer += 1
             self.sweep_models()
-            self.sweep_gradients(parameter for group in optimizer.param_groups for parameter in group["params"])
+            self.sweep_gradients(
+                parameter for group in optimizer.param_groups for parameter in group["params"]
+            )
 
         def after(optimizer: torch.optim.Optimizer, _arguments: Any, _options: Any) -> None:
             self._modules.in_optimizer = max(0, self._modules.in_optimizer - 1)

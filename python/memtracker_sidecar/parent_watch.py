@@ -27,7 +27,9 @@ def end_with_parent() -> None:
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     else:
-        threading.Thread(target=_poll, args=(int(expected),), name="memtracker-parent", daemon=True).start()
+        threading.Thread(
+            target=_poll, args=(int(expected),), name="memtracker-parent", daemon=True
+        ).start()
     if os.getppid() != int(expected):
         # It ended before the line above was reached.
         os._exit(1)

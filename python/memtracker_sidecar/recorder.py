@@ -40,7 +40,9 @@ Policy = Callable[[Any, Any, Any], Any]
 
 _IGNORED = 0
 """Device of a storage whose memory is counted elsewhere."""
-_GRANULE = 512  # c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize: what memory_allocated() counts in
+_GRANULE = (
+    512  # c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize: what memory_allocated() counts in
+)
 
 
 class LiveStorage(weakref.ref):  # type: ignore[type-arg]
@@ -66,7 +68,9 @@ class FailedOperator:
     module: str
 
     @classmethod
-    def describe(cls, error: BaseException, func: Any, args: Any, kwargs: Any, module: str) -> FailedOperator:
+    def describe(
+        cls, error: BaseException, func: Any, args: Any, kwargs: Any, module: str
+    ) -> FailedOperator:
         arguments = [describe_tensor(argument) for argument in args]
         arguments += [f"{name}={describe_tensor(value)}" for name, value in kwargs.items()]
         return cls(error, str(func), tuple(arguments), module)
@@ -77,7 +81,11 @@ def describe_tensor(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)} {value.device}"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(describe_tensor(item) for item in value[:4]) + (", …]" if len(value) > 4 else "]")
+        return (
+            "["
+            + ", ".join(describe_tensor(item) for item in value[:4])
+            + (", …]" if len(value) > 4 else "]")
+        )
     return repr(value)[:60]
 
 
@@ -147,14 +155,20 @@ class StorageRecorder(TorchDispatchMode):
         self._capability = capability
         self.fake_mode = fake_mode
         self.live_bytes = live or LiveBytes()
-        self.policies: dict[Any, Policy] = {torch.ops.aten.record_stream.default: self._record_stream}
+        self.policies: dict[Any, Policy] = {
+            torch.ops.aten.record_stream.default: self._record_stream
+        }
         """What to do instead of an operator that fake tensors cannot run."""
         self.after: dict[Any, Callable[[Any, Any, Any, Any], None]] = {}
         """Called with (operator, args, kwargs, result) once the result is recorded."""
         self.on_death: dict[int, Callable[[int], None]] = {}
         """Called once with the id of a storage when it dies."""
         self._live: dict[int, LiveStorage] = {}
-        self._wrapper_types: dict[type, bool] = {FakeTensor: False, torch.Tensor: False, torch.nn.Parameter: False}
+        self._wrapper_types: dict[type, bool] = {
+            FakeTensor: False,
+            torch.Tensor: False,
+            torch.nn.Parameter: False,
+        }
         self._names: dict[Any, str] = {}
         self._kept_workspaces: set[tuple[Any, ...]] = set()
         self._paused = 0
@@ -233,7 +247,9 @@ class StorageRecorder(TorchDispatchMode):
         except Exception as error:
             known = self.failed_operator
             if known is None or known.error is not error:
-                self.failed_operator = FailedOperator.describe(error, func, args, kwargs or {}, self._modules.current_name())
+                self.failed_operator = FailedOperator.describe(
+                    error, func, args, kwargs or {}, self._modules.current_name()
+                )
             raise
 
     def _dispatch(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -333,7 +349,9 @@ class StorageRecorder(TorchDispatchMode):
         try:
             storage = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):
-            return None  # sparse and opaque tensors; their values and indices are tensors of their own
+            return (
+                None  # sparse and opaque tensors; their values and indices are tensors of their own
+            )
         live = self._live.get(storage._cdata)
         if live is None:
             return self._birth(storage, tensor, device, func)
@@ -342,7 +360,9 @@ class StorageRecorder(TorchDispatchMode):
             self._change(live, int(size), func)
         return live
 
-    def _birth(self, storage: Any, tensor: torch.Tensor, device: torch.device, func: Any) -> LiveStorage | None:
+    def _birth(
+        self, storage: Any, tensor: torch.Tensor, device: torch.device, func: Any
+    ) -> LiveStorage | None:
         device_id = self._devices.id_of(device)
         if device_id == 0:
             return None
@@ -452,7 +472,9 @@ class StorageRecorder(TorchDispatchMode):
 
     # -- memory inside kernels
 
-    def _apply_rules(self, rules: Any, func: Any, args: Any, kwargs: Any, out: Any, when: str) -> list[int]:
+    def _apply_rules(
+        self, rules: Any, func: Any, args: Any, kwargs: Any, out: Any, when: str
+    ) -> list[int]:
         device = _cuda_device(args, kwargs)
         if device is None:
             return []
@@ -491,7 +513,13 @@ class StorageRecorder(TorchDispatchMode):
                 tables.tensor("uint8", "workspace", (workspace.bytes,)),
             )
         )
-        self._emit(protocol.owner(self._count, protocol.OWNER_WORKSPACE, tables.string(f"{workspace.name} ({workspace.evidence})")))
+        self._emit(
+            protocol.owner(
+                self._count,
+                protocol.OWNER_WORKSPACE,
+                tables.string(f"{workspace.name} ({workspace.evidence})"),
+            )
+        )
         self.live_bytes.change(device_id, 0, workspace.bytes)
         if workspace.key is None:
             self.live_bytes.change(device_id, workspace.bytes, 0)

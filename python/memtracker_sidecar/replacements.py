@@ -26,7 +26,11 @@ class Replacements:
         namespace = vars(owner) if hasattr(owner, "__dict__") else {}
         self._undo.append((owner, attribute, namespace.get(attribute, _MISSING)))
         setattr(owner, attribute, value)
-        name = getattr(owner, "__qualname__", None) or getattr(owner, "__name__", None) or type(owner).__name__
+        name = (
+            getattr(owner, "__qualname__", None)
+            or getattr(owner, "__name__", None)
+            or type(owner).__name__
+        )
         self.reasons[f"{name}.{attribute}"] = reason
 
     def set_all(self, owner: Any, values: Mapping[str, Any], reason: str) -> None:
@@ -36,9 +40,13 @@ class Replacements:
 
     def set_existing(self, owner: Any, values: Mapping[str, Any], reason: str) -> None:
         """Like `set_all`, but leaves out what this version of the library does not have."""
-        self.set_all(owner, {name: value for name, value in values.items() if hasattr(owner, name)}, reason)
+        self.set_all(
+            owner, {name: value for name, value in values.items() if hasattr(owner, name)}, reason
+        )
 
-    def set_everywhere(self, module: Any, attribute: str, value: Any, reason: str, within: str = "torch.") -> None:
+    def set_everywhere(
+        self, module: Any, attribute: str, value: Any, reason: str, within: str = "torch."
+    ) -> None:
         """Replaces a module's function also where modules that are already imported hold it under the same name."""
         original = getattr(module, attribute)
         self.set(module, attribute, value, reason)

@@ -8,11 +8,19 @@ from collections.abc import Iterator
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from memtracker_sidecar import fake_cuda, flex_attention, fsdp2, protocol, tensor_construction, triton_launch
+from memtracker_sidecar import (
+    fake_cuda,
+    flex_attention,
+    fsdp2,
+    missing_fakes,
+    protocol,
+    tensor_construction,
+    triton_launch,
+)
 from memtracker_sidecar.adapter_api import AdapterContext, Plan
-from memtracker_sidecar.compile import Compilation
 from memtracker_sidecar.attention import AttentionChoice, install_convolution
 from memtracker_sidecar.backward import BackwardPasses
+from memtracker_sidecar.compile import Compilation
 from memtracker_sidecar.data_dependent import DataDependentPolicies
 from memtracker_sidecar.devices import Devices
 from memtracker_sidecar.emitter import EventSink
@@ -32,7 +40,9 @@ from memtracker_sidecar.workspace_rules import default_rules
 class Run:
     """Everything that belongs to one rank's trace."""
 
-    def __init__(self, spec: WorkerSpec, sink: EventSink, *, allow_fallback_kernels: bool = True) -> None:
+    def __init__(
+        self, spec: WorkerSpec, sink: EventSink, *, allow_fallback_kernels: bool = True
+    ) -> None:
         self.spec = spec
         self.sink = sink
         self.replacements = Replacements()
@@ -50,7 +60,9 @@ class Run:
             counters=self.live_bytes,
         )
         self.rules = default_rules()
-        self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True, allow_fallback_kernels=allow_fallback_kernels)
+        self.fake_mode = FakeTensorMode(
+            allow_non_fake_inputs=True, allow_fallback_kernels=allow_fallback_kernels
+        )
         self.recorder = StorageRecorder(
             sink,
             self.tables,
@@ -64,6 +76,7 @@ class Run:
         self.uncovered = UncoveredReports(sink, self.tables, self.modules)
         self.data_dependent = DataDependentPolicies(self.uncovered)
         self.data_dependent.install(self.recorder)
+        missing_fakes.install(self.replacements, self.uncovered)
         self.compilation = Compilation(self.replacements, self.uncovered)
         self.compilation.install()
         self.owners = Owners(sink, self.tables, self.recorder, self.modules)

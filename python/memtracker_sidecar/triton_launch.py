@@ -14,7 +14,9 @@ from typing import Any
 from memtracker_sidecar.replacements import Replacements
 
 
-def install(replacements: Replacements, capability: tuple[int, int], uncovered: Callable[..., None]) -> bool:
+def install(
+    replacements: Replacements, capability: tuple[int, int], uncovered: Callable[..., None]
+) -> bool:
     """Replaces launching. Returns whether Triton is installed (a CPU build of PyTorch comes without)."""
     try:
         import triton
@@ -24,7 +26,9 @@ def install(replacements: Replacements, capability: tuple[int, int], uncovered: 
         return False
 
     def launch(kernel: Any, *_arguments: Any, **_options: Any) -> None:
-        name = getattr(kernel, "__name__", None) or getattr(getattr(kernel, "fn", None), "__name__", "kernel")
+        name = getattr(kernel, "__name__", None) or getattr(
+            getattr(kernel, "fn", None), "__name__", "kernel"
+        )
         uncovered(
             "kernel",
             f"triton {name}",
@@ -42,8 +46,12 @@ def install(replacements: Replacements, capability: tuple[int, int], uncovered: 
     reason = "there is no GPU to launch on, and nothing to compute"
     replacements.set(jit.JITFunction, "run", launch, reason)
     replacements.set(Autotuner, "run", tuned, reason)
-    replacements.set(Heuristics, "run", lambda kernel, *arguments, **options: launch(kernel.fn), reason)
-    target = types.SimpleNamespace(backend="cuda", arch=capability[0] * 10 + capability[1], warp_size=32)
+    replacements.set(
+        Heuristics, "run", lambda kernel, *arguments, **options: launch(kernel.fn), reason
+    )
+    target = types.SimpleNamespace(
+        backend="cuda", arch=capability[0] * 10 + capability[1], warp_size=32
+    )
     torch_cuda = sys.modules["torch.cuda"]
     driver = types.SimpleNamespace(
         get_current_target=lambda: target,
@@ -51,7 +59,9 @@ def install(replacements: Replacements, capability: tuple[int, int], uncovered: 
         set_current_device=lambda _device: None,
         get_current_stream=lambda _device=0: torch_cuda.current_stream().stream_id,
         get_device_capability=lambda _device=0: capability,
-        get_active_torch_device=lambda: sys.modules["torch"].device("cuda", torch_cuda.current_device()),
+        get_active_torch_device=lambda: sys.modules["torch"].device(
+            "cuda", torch_cuda.current_device()
+        ),
         get_device_interface=lambda: torch_cuda,
         get_benchmarker=lambda: lambda call, *_arguments, **_options: 1.0,
         get_empty_cache_for_benchmark=lambda: None,

@@ -41,5 +41,8 @@ class UncoveredReports:
         self.count += 1
         module, _ = self._modules.position()
         text = f"{detail} at {site}" if detail and site else detail or site
-        self._sink.emit(protocol.uncovered(kind, name, text, assumption, self._tables.stack(frame), module, bytes))
-
+        self._sink.emit(
+            protocol.uncovered(
+                kind, name, text, assumption, self._tables.stack(frame), module, bytes
+            )
+        )

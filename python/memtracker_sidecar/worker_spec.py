@@ -10,9 +10,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Union
+from typing import Any
 
-OptionValue = Union[str, int, float, bool]
+OptionValue = str | int | float | bool
 
 
 class SpecError(ValueError):
@@ -75,7 +75,9 @@ def _take(source: Mapping[str, Any], name: str, kind: type | tuple[type, ...]) -
 def _positive(source: Mapping[str, Any], name: str, least: int = 1) -> int:
     value = _take(source, name, int)
     if value < least:
-        raise SpecError(f"`{name}` of the worker specification is {value}, at least {least} is needed")
+        raise SpecError(
+            f"`{name}` of the worker specification is {value}, at least {least} is needed"
+        )
     return int(value)
 
 

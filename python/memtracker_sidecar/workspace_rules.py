@@ -93,7 +93,9 @@ CUBLAS_OPERATORS = (
 _CUBLAS_SOURCE = "PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize and setWorkspaceForHandle"
 
 
-def cublas_workspace_bytes(capability: tuple[int, int], environment: Mapping[str, str] = os.environ) -> int:
+def cublas_workspace_bytes(
+    capability: tuple[int, int], environment: Mapping[str, str] = os.environ
+) -> int:
     """Bytes of the workspace that PyTorch gives a cuBLAS handle.
 
     CUBLAS_WORKSPACE_CONFIG is a list of `:SIZE:COUNT` with SIZE in KiB; without it, 32 MiB on compute capabilities 9.x, 10.x
@@ -130,7 +132,14 @@ def default_rules() -> WorkspaceRules:
     return rules
 
 
-def make_call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, device: torch.device, capability: tuple[int, int]) -> Call:
+def make_call(
+    func: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    out: Any,
+    device: torch.device,
+    capability: tuple[int, int],
+) -> Call:
     """Describes a call at this instant."""
     return Call(
         func=func,

@@ -48,8 +48,12 @@ class Trace:
     modules: dict[int, str] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.strings = {event[1]: event[2] for event in self.events if event[0] == protocol.STRING} | {0: ""}
-        self.modules = {event[1]: self.strings[event[3]] for event in self.events if event[0] == protocol.MODULE} | {0: ""}
+        self.strings = {
+            event[1]: event[2] for event in self.events if event[0] == protocol.STRING
+        } | {0: ""}
+        self.modules = {
+            event[1]: self.strings[event[3]] for event in self.events if event[0] == protocol.MODULE
+        } | {0: ""}
 
     def of(self, code: int) -> list[Event]:
         return [event for event in self.events if event[0] == code]

@@ -16,7 +16,9 @@ Start = Callable[..., TracedRun]
 
 def collectives(trace: Trace) -> list[tuple[str, int, int, bool, int]]:
     """(kind, communicator, bytes, async, peer) of each."""
-    return [(trace.strings[e[3]], e[2], e[4], e[6], e[7]) for e in trace.of(protocol.COLLECTIVE_BEGIN)]
+    return [
+        (trace.strings[e[3]], e[2], e[4], e[6], e[7]) for e in trace.of(protocol.COLLECTIVE_BEGIN)
+    ]
 
 
 def test_groups_of_this_rank_are_communicators(traced: Start) -> None:
@@ -40,7 +42,10 @@ def test_groups_are_split_from_an_eager_default(traced: Start) -> None:
     with run.recording():
         dist.init_process_group("nccl", device_id=torch.device("cuda", 0))
         dist.new_group([0, 1])
-    assert [(group[5], group[6]["eager"]) for group in run.trace.of(protocol.COMMUNICATOR)] == [(0, True), (1, True)]
+    assert [(group[5], group[6]["eager"]) for group in run.trace.of(protocol.COMMUNICATOR)] == [
+        (0, True),
+        (1, True),
+    ]
 
 
 def test_payloads_are_what_nccl_counts(traced: Start) -> None:
@@ -97,11 +102,16 @@ def test_functional_collectives_end_where_their_result_is_used(traced: Start) ->
         assert run.trace.of(protocol.COLLECTIVE_END) == [] and run.trace.of(protocol.FREE) == []
         whole.sum()
         assert len(run.trace.of(protocol.COLLECTIVE_END)) == 1
-        assert [event[1] for event in run.trace.of(protocol.FREE)][:1] == [1], "the input is let go by the wait"
+        assert [event[1] for event in run.trace.of(protocol.FREE)][:1] == [1], (
+            "the input is let go by the wait"
+        )
         dropped = all_reduce(torch.empty(64, device="cuda"), "sum", dist.group.WORLD)
         del dropped
         assert len(run.trace.of(protocol.COLLECTIVE_END)) == 2
-    assert collectives(run.trace) == [("all_gather", 1, 2048, True, 0), ("all_reduce", 1, 256, True, 0)]
+    assert collectives(run.trace) == [
+        ("all_gather", 1, 2048, True, 0),
+        ("all_reduce", 1, 256, True, 0),
+    ]
 
 
 def test_batched_and_coalesced_calls(traced: Start) -> None:
@@ -109,7 +119,10 @@ def test_batched_and_coalesced_calls(traced: Start) -> None:
     with run.recording():
         dist.init_process_group("nccl")
         tensor = torch.empty(64, device="cuda")
-        calls = [dist.P2POp(dist.isend, tensor, 2), dist.P2POp(dist.irecv, torch.empty_like(tensor), 0)]
+        calls = [
+            dist.P2POp(dist.isend, tensor, 2),
+            dist.P2POp(dist.irecv, torch.empty_like(tensor), 0),
+        ]
         for work in dist.batch_isend_irecv(calls):
             work.wait()
         with dist._coalescing_manager(async_ops=True) as coalesced:
@@ -147,7 +160,9 @@ def test_meshes_of_any_shape(traced: Start) -> None:
         mesh = init_device_mesh("cuda", (8, 64, 8), mesh_dim_names=("pp", "dp", "tp"))
         assert list(mesh.get_coordinate() or []) == [2, 26, 2]
         assert mesh["tp"].size() == 8
-        assert dist.get_process_group_ranks(mesh["dp"].get_group()) == list(range(1026, 1026 + 512, 8))
+        assert dist.get_process_group_ranks(mesh["dp"].get_group()) == list(
+            range(1026, 1026 + 512, 8)
+        )
     assert {len(group[4]) for group in run.trace.of(protocol.COMMUNICATOR)} == {4096, 8, 64}
 
 
@@ -171,6 +186,9 @@ def test_fsdp2_buffers_and_gradients_have_owners(traced: Start) -> None:
         "FSDP2 all-gather output",
         "FSDP2 reduce-scatter input",
     }
-    assert {name for kind, name in owners if kind == protocol.OWNER_GRADIENT} >= {"0.weight", "1.weight"}
+    assert {name for kind, name in owners if kind == protocol.OWNER_GRADIENT} >= {
+        "0.weight",
+        "1.weight",
+    }
     kinds = [kind for kind, *_ in collectives(run.trace)]
     assert kinds.count("all_gather") == 4 and kinds.count("reduce_scatter") == 2

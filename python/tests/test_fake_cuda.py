@@ -60,7 +60,11 @@ def test_streams_and_events_are_recorded(traced: Start) -> None:
     assert [wait[2] for wait in waits] == [0, side.stream_id]
     assert [record[1] for record in records] == [wait[1] for wait in waits]
     assert [event[2] for event in run.trace.of(protocol.RECORD_STREAM)] == [side.stream_id]
-    assert len(run.trace.of(protocol.EVENT_SYNCHRONIZE)) == len(run.trace.of(protocol.DEVICE_SYNCHRONIZE)) == 1
+    assert (
+        len(run.trace.of(protocol.EVENT_SYNCHRONIZE))
+        == len(run.trace.of(protocol.DEVICE_SYNCHRONIZE))
+        == 1
+    )
 
 
 def test_backward_runs_on_the_stream_of_its_forward(traced: Start) -> None:
@@ -71,7 +75,11 @@ def test_backward_runs_on_the_stream_of_its_forward(traced: Start) -> None:
         with torch.cuda.stream(side):
             result = weight.sin()
         result.sum().backward()
-    streams = {a["op"]: a["stream"] for a in run.trace.allocations(run.device) if a["step"] == protocol.PASS_BACKWARD}
+    streams = {
+        a["op"]: a["stream"]
+        for a in run.trace.allocations(run.device)
+        if a["step"] == protocol.PASS_BACKWARD
+    }
     assert streams["aten::cos"] == side.stream_id
 
 
@@ -121,7 +129,9 @@ def test_attention_takes_the_kernel_of_the_gpu(traced: Start) -> None:
         "flash_attention": 1,
         "math": 1,
     }
-    largest = max(a["bytes"] for a in run.trace.allocations(run.device) if a["op"] != "cublas workspace")
+    largest = max(
+        a["bytes"] for a in run.trace.allocations(run.device) if a["op"] != "cublas workspace"
+    )
     assert largest == 2 * 8 * 128 * 128 * 4, "only the math path materialises scores"
 
 
@@ -143,7 +153,9 @@ def test_a_triton_launch_does_nothing(traced: Start) -> None:
     triton = pytest.importorskip("triton", reason="this build of PyTorch comes without Triton")
     run = traced()
 
-    @triton.autotune(configs=[triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 128})], key=["count"])
+    @triton.autotune(
+        configs=[triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 128})], key=["count"]
+    )
     @triton.jit
     def double(source, target, count, BLOCK: triton.language.constexpr):  # type: ignore[no-untyped-def]
         pass
@@ -157,17 +169,25 @@ def test_a_triton_launch_does_nothing(traced: Start) -> None:
     assert double.best_config.kwargs == {"BLOCK": 64}
 
 
-@pytest.mark.skipif(CPU_PYTHON is None, reason="MEMTRACKER_CPU_PYTHON (a Python with a CPU build of torch) is not set")
+@pytest.mark.skipif(
+    CPU_PYTHON is None,
+    reason="MEMTRACKER_CPU_PYTHON (a Python with a CPU build of torch) is not set",
+)
 def test_both_builds_of_pytorch_give_the_same_ledger(worker: Callable[..., WorkerResult]) -> None:
     assert CPU_PYTHON is not None
     import subprocess
 
     version = subprocess.run(
-        [CPU_PYTHON, "-c", "import torch; print(torch.__version__.split('+')[0])"], capture_output=True, text=True, check=True
+        [CPU_PYTHON, "-c", "import torch; print(torch.__version__.split('+')[0])"],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.strip()
     script = str(REPOSITORY / "examples" / "llama_fsdp2.py")
     here = worker(argv=[script], world=8)
-    there = worker(argv=[script], world=8, python=CPU_PYTHON, environment={"MEMTRACKER_ALLOW_TORCH": version})
+    there = worker(
+        argv=[script], world=8, python=CPU_PYTHON, environment={"MEMTRACKER_ALLOW_TORCH": version}
+    )
     assert (here.status, there.status) == (0, 0)
 
     def ledger(result: WorkerResult) -> list[tuple[int, str]]:

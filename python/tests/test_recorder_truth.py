@@ -64,11 +64,15 @@ def training(
 
 def profiled_peak(train: Callable[[], None]) -> int:
     """Largest number of live bytes that the CPU allocator reported to the profiler."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, with_stack=False) as profiler:
+    with profile(
+        activities=[ProfilerActivity.CPU], profile_memory=True, with_stack=False
+    ) as profiler:
         train()
         gc.collect()
     now = most = 0
-    memory = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    memory = [
+        event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"
+    ]
     for event in sorted(memory, key=lambda event: event.start_ns()):
         now += event.nbytes()
         most = max(most, now)
@@ -81,7 +85,13 @@ def recorded(train: Callable[[], None]) -> Trace:
     tables = Tables(sink, 0)
     modules = ModuleTracker(sink, tables)
     recorder = StorageRecorder(
-        sink, tables, Devices(sink, GPU), modules, fake_mode=None, rules=WorkspaceRules(), capability=GPU.capability
+        sink,
+        tables,
+        Devices(sink, GPU),
+        modules,
+        fake_mode=None,
+        rules=WorkspaceRules(),
+        capability=GPU.capability,
     )
     owners = Owners(sink, tables, recorder, modules)
     handles = owners.install()
@@ -98,7 +108,11 @@ def recorded(train: Callable[[], None]) -> Trace:
 
 
 @pytest.mark.parametrize("recompute", [False, True], ids=["saved", "recomputed"])
-@pytest.mark.parametrize("options", [{"foreach": True}, {"foreach": False}, {"fused": True}], ids=["foreach", "loop", "fused"])
+@pytest.mark.parametrize(
+    "options",
+    [{"foreach": True}, {"foreach": False}, {"fused": True}],
+    ids=["foreach", "loop", "fused"],
+)
 def test_the_peak_is_the_cpu_allocators(recompute: bool, options: dict[str, bool]) -> None:
     train = training(recompute, options)
     train()  # warms caches of oneDNN and of autograd

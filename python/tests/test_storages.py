@@ -43,14 +43,20 @@ def test_a_storage_resize_is_an_event_of_the_same_storage(traced: Start) -> None
         tensor.resize_(2048)  # an operator this time
         assert run.run.live_bytes.requested[run.device] == 8192
     (storage,) = (allocation["storage"] for allocation in run.trace.allocations(run.device))
-    assert [event[1:3] for event in run.trace.of(protocol.RESIZE)] == [(storage, 0), (storage, 4096), (storage, 8192)]
+    assert [event[1:3] for event in run.trace.of(protocol.RESIZE)] == [
+        (storage, 0),
+        (storage, 4096),
+        (storage, 8192),
+    ]
 
 
 def test_memory_queries_answer_from_the_ledger(traced: Start) -> None:
     run = traced()
     with run.recording():
         tensor = torch.empty(1000, device="cuda", dtype=torch.uint8)
-        assert torch.cuda.memory_allocated() == 1024  # whole blocks of 512, as the caching allocator counts
+        assert (
+            torch.cuda.memory_allocated() == 1024
+        )  # whole blocks of 512, as the caching allocator counts
         del tensor
         assert torch.cuda.memory_allocated() == 0
         assert torch.cuda.max_memory_allocated() == 1024
@@ -66,7 +72,10 @@ def test_host_and_device_are_counted_apart(traced: Start) -> None:
     with run.recording():
         host = torch.empty(256)
         device = host.to("cuda")
-    assert [allocation["device"] for allocation in run.trace.allocations()] == [CPU_DEVICE, run.device]
+    assert [allocation["device"] for allocation in run.trace.allocations()] == [
+        CPU_DEVICE,
+        run.device,
+    ]
     assert run.run.live_bytes.requested == {CPU_DEVICE: 1024, run.device: 1024}
     assert device.shape == host.shape
 
@@ -87,7 +96,9 @@ class Pair(torch.Tensor):
 
     @staticmethod
     def __new__(cls, first: torch.Tensor, second: torch.Tensor) -> Pair:
-        return torch.Tensor._make_wrapper_subclass(cls, first.shape, dtype=first.dtype, device=first.device)  # type: ignore[attr-defined]
+        return torch.Tensor._make_wrapper_subclass(
+            cls, first.shape, dtype=first.dtype, device=first.device
+        )  # type: ignore[attr-defined]
 
     def __init__(self, first: torch.Tensor, second: torch.Tensor) -> None:
         self.first = first
@@ -98,8 +109,12 @@ class Pair(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        inner = lambda name: [getattr(value, name) if isinstance(value, Pair) else value for value in args]  # noqa: E731
-        return cls(func(*inner("first"), **(kwargs or {})), func(*inner("second"), **(kwargs or {})))
+        def inner(name):  # type: ignore[no-untyped-def]
+            return [getattr(value, name) if isinstance(value, Pair) else value for value in args]
+
+        return cls(
+            func(*inner("first"), **(kwargs or {})), func(*inner("second"), **(kwargs or {}))
+        )
 
 
 def test_a_wrapper_subclass_is_its_inner_tensors(traced: Start) -> None:
@@ -107,7 +122,9 @@ def test_a_wrapper_subclass_is_its_inner_tensors(traced: Start) -> None:
     with run.recording():
         pair = Pair(torch.empty(256, device="cuda"), torch.empty(256, device="cuda"))
         doubled = pair * 2
-        assert [allocation["bytes"] for allocation in run.trace.allocations(run.device)] == [1024] * 4
+        assert [allocation["bytes"] for allocation in run.trace.allocations(run.device)] == [
+            1024
+        ] * 4
         run.context.owners.claim(doubled, protocol.OWNER_OTHER, "pair")
     assert [owner for owner in run.trace.owners().values()] == [(protocol.OWNER_OTHER, "pair")] * 2
 
@@ -166,7 +183,11 @@ def test_recomputation_is_told_apart(traced: Start) -> None:
     run = traced()
     with run.recording():
         trained(run, recompute=True)
-    steps = {a["step"] for a in run.trace.allocations(run.device) if a["module"] == "first.0" and a["op"] == "aten::addmm"}
+    steps = {
+        a["step"]
+        for a in run.trace.allocations(run.device)
+        if a["module"] == "first.0" and a["op"] == "aten::addmm"
+    }
     assert steps == {protocol.PASS_FORWARD, protocol.PASS_RECOMPUTE}
 
 
@@ -176,7 +197,9 @@ def test_owners_of_a_training_step(traced: Start) -> None:
         model = trained(run)
     owners = run.trace.owners().values()
     for category in (protocol.OWNER_PARAMETER, protocol.OWNER_GRADIENT):
-        assert {name for kind, name in owners if kind == category} == {name for name, _ in model.named_parameters()}
+        assert {name for kind, name in owners if kind == category} == {
+            name for name, _ in model.named_parameters()
+        }
     states = {name for kind, name in owners if kind == protocol.OWNER_OPTIMIZER_STATE}
     assert "first.0.weight.exp_avg" in states and "second.bias.exp_avg_sq" in states
     assert sum(kind == protocol.OWNER_INPUT for kind, _ in owners) == 1
@@ -207,7 +230,9 @@ def test_a_cycle_is_freed_by_the_collector_and_reported(traced: Start) -> None:
     assert run.trace.of(protocol.GARBAGE_COLLECTION)
 
 
-def test_cublas_workspaces_follow_handle_and_stream(traced: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cublas_workspaces_follow_handle_and_stream(
+    traced: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     run = traced()
     with run.recording():

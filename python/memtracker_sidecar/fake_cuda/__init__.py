@@ -8,7 +8,15 @@ events and allocator calls to a sink. One concern a file: `device_guard` (C++ co
 from __future__ import annotations
 
 from memtracker_sidecar.emitter import EventSink
-from memtracker_sidecar.fake_cuda import device, device_guard, fake_tensor, graphs, memory, rng, streams
+from memtracker_sidecar.fake_cuda import (
+    device,
+    device_guard,
+    fake_tensor,
+    graphs,
+    memory,
+    rng,
+    streams,
+)
 from memtracker_sidecar.fake_cuda.device_guard import FakeCudaUnavailable
 from memtracker_sidecar.fake_cuda.memory import MemoryCounters, NoCounters
 from memtracker_sidecar.replacements import Replacements

@@ -128,7 +128,10 @@ def install(replacements: Replacements, gpu: GpuProperties, device_count: int) -
         "power_draw": lambda device=None: 0,
         "clock_rate": lambda device=None: 0,
         "cudart": lambda: types.SimpleNamespace(
-            cudaProfilerStart=nothing, cudaProfilerStop=nothing, cudaDeviceSetLimit=nothing, cudaHostRegister=lambda *_: 0
+            cudaProfilerStart=nothing,
+            cudaProfilerStop=nothing,
+            cudaDeviceSetLimit=nothing,
+            cudaHostRegister=lambda *_: 0,
         ),
     }
     replacements.set_all(torch.cuda, surface, "there is no CUDA driver; the pretended GPU answers")
@@ -162,6 +165,12 @@ def install(replacements: Replacements, gpu: GpuProperties, device_count: int) -
     nvtx = torch.cuda.nvtx
     replacements.set_existing(
         nvtx,
-        {"range_push": nothing, "range_pop": nothing, "range_start": lambda *_: 0, "range_end": nothing, "mark": nothing},
+        {
+            "range_push": nothing,
+            "range_pop": nothing,
+            "range_start": lambda *_: 0,
+            "range_end": nothing,
+            "mark": nothing,
+        },
         "NVTX is not in a CPU build",
     )

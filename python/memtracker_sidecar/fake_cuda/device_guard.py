@@ -83,7 +83,13 @@ def _declarations(body: str) -> list[tuple[str, bool, bool]]:
         text = re.sub(r"\[\[[^\]]*\]\]", "", text)
         match = re.search(r"([~\w]+)\s*\(", text)
         if match is not None:
-            found.append((match.group(1), re.search(r"\bvirtual\b", text) is not None, re.search(r"\boverride\b", text) is not None))
+            found.append(
+                (
+                    match.group(1),
+                    re.search(r"\bvirtual\b", text) is not None,
+                    re.search(r"\boverride\b", text) is not None,
+                )
+            )
     return found
 
 
@@ -95,17 +101,24 @@ def hook_slots(include: Path | None = None) -> dict[str, int]:
     """
     folder = (include or Path(torch.__file__).parent / "include") / "ATen" / "detail"
     names: list[str] = []
-    for file, name in (("AcceleratorHooksInterface.h", "AcceleratorHooksInterface"), ("CUDAHooksInterface.h", "CUDAHooksInterface")):
+    for file, name in (
+        ("AcceleratorHooksInterface.h", "AcceleratorHooksInterface"),
+        ("CUDAHooksInterface.h", "CUDAHooksInterface"),
+    ):
         path = folder / file
         try:
             source = _without_comments(path.read_text(encoding="utf-8"))
         except OSError as error:
-            raise FakeCudaUnavailable(f"the header {path} does not ship with this PyTorch: {error}") from error
+            raise FakeCudaUnavailable(
+                f"the header {path} does not ship with this PyTorch: {error}"
+            ) from error
         for method, virtual, override in _declarations(_body_of(source, name, path)):
             if not virtual or override or method in names:
                 continue
             if method.startswith("~"):
-                if not names:  # a virtual destructor takes two entries, once for the whole hierarchy
+                if (
+                    not names
+                ):  # a virtual destructor takes two entries, once for the whole hierarchy
                     names += [method, method + " (deleting)"]
                 continue
             names.append(method)
@@ -127,7 +140,9 @@ def _library(name: str) -> ctypes.CDLL:
 def _install_guard() -> None:
     c10 = _library("libc10.so")
     try:
-        registry = (ctypes.c_void_p * _DEVICE_TYPES).in_dll(c10, "_ZN3c104impl26device_guard_impl_registryE")
+        registry = (ctypes.c_void_p * _DEVICE_TYPES).in_dll(
+            c10, "_ZN3c104impl26device_guard_impl_registryE"
+        )
     except ValueError as error:
         raise FakeCudaUnavailable("libc10 does not export its table of device guards") from error
     _kept.append(c10)
@@ -136,7 +151,9 @@ def _install_guard() -> None:
     before = registry[_CUDA]
     torch._C._ensureCUDADeviceGuardSet()
     if registry[_CUDA] == before:
-        raise FakeCudaUnavailable("PyTorch did not install its fake CUDA device guard; is a GPU visible? Set CUDA_VISIBLE_DEVICES= to hide it")
+        raise FakeCudaUnavailable(
+            "PyTorch did not install its fake CUDA device guard; is a GPU visible? Set CUDA_VISIBLE_DEVICES= to hide it"
+        )
 
 
 def _install_hooks() -> None:
@@ -144,7 +161,9 @@ def _install_hooks() -> None:
     try:
         get_hooks = libtorch._ZN2at6detail12getCUDAHooksEv
     except AttributeError as error:
-        raise FakeCudaUnavailable("libtorch_cpu does not export at::detail::getCUDAHooks") from error
+        raise FakeCudaUnavailable(
+            "libtorch_cpu does not export at::detail::getCUDAHooks"
+        ) from error
     get_hooks.restype = ctypes.c_void_p
     table_pointer = ctypes.cast(get_hooks(), ctypes.POINTER(ctypes.c_void_p))
     original = table_pointer[0]
@@ -156,7 +175,12 @@ def _install_hooks() -> None:
     table = (ctypes.c_void_p * entries)(*list(source))
     predicate = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p, ctypes.c_int8)
     yes, no = predicate(lambda _self, _device: True), predicate(lambda _self, _device: False)
-    for method, answer in (("hasPrimaryContext", no), ("hasCUDA", yes), ("isAvailable", yes), ("isBuilt", yes)):
+    for method, answer in (
+        ("hasPrimaryContext", no),
+        ("hasCUDA", yes),
+        ("isAvailable", yes),
+        ("isBuilt", yes),
+    ):
         if method in slots:
             table[2 + slots[method]] = ctypes.cast(answer, ctypes.c_void_p).value
     table_pointer[0] = ctypes.addressof(table) + 2 * ctypes.sizeof(ctypes.c_void_p)
@@ -195,7 +219,9 @@ def _self_test() -> None:
             (weight @ weight).sum().backward()
             on_cuda = weight.grad is not None and weight.grad.device.type == "cuda"
     except Exception as error:
-        raise FakeCudaUnavailable(f"autograd does not work on fake CUDA tensors: {error}") from error
+        raise FakeCudaUnavailable(
+            f"autograd does not work on fake CUDA tensors: {error}"
+        ) from error
     if not on_cuda:
         raise FakeCudaUnavailable("autograd on fake CUDA tensors gave no gradient")
 

@@ -19,7 +19,10 @@ def _no_weakrefs(_tensor: Any) -> list[Any]:
 def install(replacements: Replacements) -> None:
     """Adjusts FakeTensorMode, Module.to and the foreach optimizers."""
     replacements.set(
-        fake_tensor, "init_gpu_context", lambda _device: None, "makes a real CUDA tensor when CUDA says it is available"
+        fake_tensor,
+        "init_gpu_context",
+        lambda _device: None,
+        "makes a real CUDA tensor when CUDA says it is available",
     )
     if isinstance(vars(FakeTensorMode).get("avoid_device_init"), property):
         replacements.set(
@@ -35,7 +38,12 @@ def install(replacements: Replacements) -> None:
             original(mode, *arguments, **options)
             mode.avoid_device_init = True
 
-        replacements.set(FakeTensorMode, "__init__", initialise, "avoid_device_init is an attribute in this version")
+        replacements.set(
+            FakeTensorMode,
+            "__init__",
+            initialise,
+            "avoid_device_init is an attribute in this version",
+        )
     replacements.set(
         torch.utils,
         "weakref",

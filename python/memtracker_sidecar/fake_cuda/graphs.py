@@ -33,7 +33,9 @@ class CUDAGraph:
         self._handle: Any = None
         self._pool = 0
 
-    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", **_options: Any) -> None:
+    def capture_begin(
+        self, pool: Any = None, capture_error_mode: str = "global", **_options: Any
+    ) -> None:
         global _captures
         self._handle = getattr(pool, "id", pool) or graph_pool_handle()
         self._pool = memory.pools.of_handle(self._handle)
@@ -78,7 +80,12 @@ class GraphContext:
     default_capture_stream: streams.Stream | None = None
 
     def __init__(
-        self, cuda_graph: CUDAGraph, pool: Any = None, stream: Any = None, capture_error_mode: str = "global", **_: Any
+        self,
+        cuda_graph: CUDAGraph,
+        pool: Any = None,
+        stream: Any = None,
+        capture_error_mode: str = "global",
+        **_: Any,
     ) -> None:
         if stream is None:
             if GraphContext.default_capture_stream is None:

@@ -98,10 +98,17 @@ class MemPool:
     """Stands for torch.cuda.MemPool."""
 
     def __init__(
-        self, allocator: Any = None, use_on_oom: bool = False, no_split: bool = False, symmetric: bool = False, **_: Any
+        self,
+        allocator: Any = None,
+        use_on_oom: bool = False,
+        no_split: bool = False,
+        symmetric: bool = False,
+        **_: Any,
     ) -> None:
         self.allocator = allocator
-        self.pool = pools.create("mempool", {"use_on_oom": use_on_oom, "no_split": no_split, "symmetric": symmetric})
+        self.pool = pools.create(
+            "mempool", {"use_on_oom": use_on_oom, "no_split": no_split, "symmetric": symmetric}
+        )
         self.id = (0, self.pool)
         pools.adopt(self.id, self.pool)
 
@@ -175,7 +182,10 @@ def install(
         "max_memory_reserved": peak,
         "memory_cached": peak,
         "max_memory_cached": peak,
-        "mem_get_info": lambda device=None: (max(0, total_memory - allocated(device)), total_memory),
+        "mem_get_info": lambda device=None: (
+            max(0, total_memory - allocated(device)),
+            total_memory,
+        ),
         "device_memory_used": allocated,
         "memory_usage": lambda device=None: 0,
         "reset_peak_memory_stats": reset_peak,
@@ -185,13 +195,17 @@ def install(
         "empty_cache": empty_cache,
         "set_per_process_memory_fraction": set_fraction,
         "get_per_process_memory_fraction": lambda device=None: fraction["value"],
-        "memory_summary": lambda device=None, abbreviated=False: f"{allocated(device)} bytes allocated (fake CUDA)",
+        "memory_summary": lambda device=None, abbreviated=False: (
+            f"{allocated(device)} bytes allocated (fake CUDA)"
+        ),
         "memory_snapshot": lambda *_arguments, **_options: [],
         "get_allocator_backend": lambda: "native",
         "MemPool": MemPool,
         "use_mem_pool": use_mem_pool,
     }
-    reason = "there is no caching allocator here; the recorder's counters answer and calls become events"
+    reason = (
+        "there is no caching allocator here; the recorder's counters answer and calls become events"
+    )
     replacements.set_all(torch.cuda, surface, reason)
     replacements.set_all(torch.cuda.memory, surface, reason)
     replacements.set_all(
@@ -220,4 +234,9 @@ def install(
         reason,
     )
     if hasattr(torch._C, "_cuda_setMemoryFraction"):
-        replacements.set(torch._C, "_cuda_setMemoryFraction", lambda value, index: set_fraction(value, index), reason)
+        replacements.set(
+            torch._C,
+            "_cuda_setMemoryFraction",
+            lambda value, index: set_fraction(value, index),
+            reason,
+        )

@@ -128,7 +128,9 @@ class Stream(torch.Stream):
         return hash((self.device_index, self.stream_id))
 
     def __repr__(self) -> str:
-        return f"<torch.cuda.Stream device=cuda:{self.device_index} cuda_stream={self.stream_id:#x}>"
+        return (
+            f"<torch.cuda.Stream device=cuda:{self.device_index} cuda_stream={self.stream_id:#x}>"
+        )
 
 
 class ExternalStream(Stream):
@@ -168,7 +170,9 @@ class Event:
         _emit(protocol.event_record(self._id(), stream.stream_id))
 
     def wait(self, stream: Any = None) -> None:
-        if self.event_id:  # waiting for an event that was never recorded does nothing (cudaStreamWaitEvent)
+        if (
+            self.event_id
+        ):  # waiting for an event that was never recorded does nothing (cudaStreamWaitEvent)
             stream = current_stream() if stream is None else stream
             _emit(protocol.event_wait(self.event_id, stream.stream_id))
 
@@ -195,7 +199,9 @@ def default_stream(device: Any = None) -> Stream:
 def set_stream(stream: Any) -> None:
     if stream is not None:
         device = current_device()
-        torch._C._accelerator_setStream(stream)  # this also switches the device, torch.cuda.set_stream does not
+        torch._C._accelerator_setStream(
+            stream
+        )  # this also switches the device, torch.cuda.set_stream does not
         if stream.device_index != device:
             torch._C._accelerator_setDeviceIndex(device)
 
@@ -243,10 +249,19 @@ def install(replacements: Replacements, sink: EventSink | None) -> None:
     }
     reason = "CUDA streams need a driver; these are recorded, so that the allocator can be replayed with them"
     replacements.set_all(torch.cuda, surface, reason)
-    replacements.set_all(torch.cuda.streams, {"Stream": Stream, "ExternalStream": ExternalStream, "Event": Event}, reason)
+    replacements.set_all(
+        torch.cuda.streams,
+        {"Stream": Stream, "ExternalStream": ExternalStream, "Event": Event},
+        reason,
+    )
     replacements.set_existing(
         torch.accelerator,
         {"current_stream": current_stream, "set_stream": set_stream, "synchronize": synchronize},
         reason,
     )
-    replacements.set(torch._C, "_cuda_getCurrentRawStream", current_stream_id, "Triton and Inductor ask for the raw stream")
+    replacements.set(
+        torch._C,
+        "_cuda_getCurrentRawStream",
+        current_stream_id,
+        "Triton and Inductor ask for the raw stream",
+    )
