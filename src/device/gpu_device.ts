@@ -228,7 +228,12 @@ export class GpuDevice implements Device {
   // ---- NCCL
 
   createCommunicator(event: EventOf<'communicator'>): void {
-    const { communicator, name, backend, ranks, parent, options } = event;
+    const { communicator, backend, ranks, parent, options } = event;
+    const { description } = options;
+    const name =
+      typeof description === 'string' && description !== ''
+        ? `${description} ${event.name}`
+        : event.name;
     this.#groupNames.set(communicator, name);
     if (this.#groups === undefined) {
       if (backend.includes('nccl') && this.#options.omitNccl !== true)

@@ -99,6 +99,9 @@ function ncclFor(
   }
   if (topology === undefined) return undefined;
   const environment = readEnvironment(target.environment ?? header.environment, choice.release);
+  if (environment.honoured.length > 0) {
+    notes.push(`NCCL variables of the job that change memory: ${environment.honoured.join(', ')}.`);
+  }
   if (environment.notModelled.length > 0) {
     notes.push(`Not modelled: ${environment.notModelled.join(', ')}.`);
   }

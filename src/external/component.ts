@@ -1,5 +1,8 @@
 // Components: device memory that is neither the caching allocator's nor NCCL's, stated by a person or a measurement. Nothing
 // here has a default: name, category, bytes, lifetime, evidence and provenance are all required.
+//
+// A component of category `context` stands for this process's CUDA context and replaces the modelled one; the contexts of other
+// processes on the GPU are `other`.
 
 import { readFileSync } from 'node:fs';
 import { z } from 'zod';
@@ -13,31 +16,24 @@ export const CATEGORIES = ['context', 'library', 'nccl', 'workspace', 'other', '
 export type Category = (typeof CATEGORIES)[number];
 
 /** Whole bytes, or a size in words (`426MiB`). */
-const sizeSchema = z
-  .union([z.int().nonnegative(), z.string()])
-  .transform((value, context): number => {
-    if (typeof value === 'number') return value;
+const sizeSchema = z.union([z.int().nonnegative(), z.string()]);
+
+/** One size, or three. */
+const bandSchema = z
+  .union([sizeSchema, z.strictObject({ low: sizeSchema, likely: sizeSchema, high: sizeSchema })])
+  .transform((value, context): Band => {
     try {
-      return parseBytes(value);
+      if (typeof value !== 'object') return exactly(sizeOf(value));
+      return band(sizeOf(value.low), sizeOf(value.likely), sizeOf(value.high));
     } catch (error) {
       context.addIssue((error as Error).message);
       return z.NEVER;
     }
   });
 
-const bandSchema = z.union([
-  sizeSchema.transform((value): Band => exactly(value)),
-  z
-    .strictObject({ low: sizeSchema, likely: sizeSchema, high: sizeSchema })
-    .transform(({ low, likely, high }, context): Band => {
-      try {
-        return band(low, likely, high);
-      } catch (error) {
-        context.addIssue((error as Error).message);
-        return z.NEVER;
-      }
-    }),
-]);
+function sizeOf(value: number | string): number {
+  return typeof value === 'number' ? value : parseBytes(value);
+}
 
 export const componentSchema = z
   .strictObject({

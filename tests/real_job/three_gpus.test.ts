@@ -55,7 +55,7 @@ test.skipIf(checkout === undefined)(
         expect(peaks.resident.bytes).toBeGreaterThanOrEqual(peaks.reserved.bytes);
       }
       const nccl = externalAt(timeline.length - 1).filter(({ category }) => category === 'nccl');
-      expect(nccl.map(({ name }) => name)).toContain('NCCL communicator 0 (16 ranks)');
+      expect(nccl.map(({ name }) => name)).toContain('NCCL communicator default_pg 0 (16 ranks)');
       // 134 MiB of structures and at least 168 of ring buffers, and what the process pays once.
       const [first] = timeline.phases;
       expect(timeline.final.external - first.before.external).toBeGreaterThan(500 * MiB);
