@@ -67,7 +67,12 @@
     return 0;                     \
   }
 
-MAKES_HANDLE(cublasCreate_v2, 0x600)
+// cuBLAS handles differ: PyTorch keeps a workspace for each handle and stream, and each thread has a handle of its own.
+int cublasCreate_v2(void** handle) {
+  static unsigned long created;
+  *handle = (void*)(0x10000 + 0x1000 * __sync_fetch_and_add(&created, 1));
+  return 0;
+}
 MAKES_HANDLE(cublasLtMatmulDescCreate, 0x610)
 MAKES_HANDLE(cublasLtMatrixLayoutCreate, 0x620)
 MAKES_HANDLE(cublasLtMatmulPreferenceCreate, 0x630)
