@@ -51,7 +51,7 @@ export function causesOf(a: Side, b: Side): Causes {
 }
 
 /** Without the line: it moves when somebody edits the file above it. */
-export function siteName(trace: Trace, op: number, stack: number): string {
+function siteName(trace: Trace, op: number, stack: number): string {
   const site = callSite(trace, stack);
   const place =
     site === undefined

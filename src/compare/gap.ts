@@ -3,11 +3,11 @@
 // are shown and never scored.
 
 import type { Analysis, DeviceAnalysis } from '../attribution/analysis.ts';
-import { frameText } from '../attribution/frames.ts';
+import { type Frame, frameText, isLibraryFrame } from '../attribution/frames.ts';
 import { UserError } from '../base/errors.ts';
 import { MEMORY_KINDS, type MemoryKind, type PhaseSpan } from '../timeline/timeline.ts';
 import { framesOf } from '../trace/trace.ts';
-import { type Causes, causesOf, type Side, siteName } from './change.ts';
+import { type Causes, causesOf, type Side } from './change.ts';
 import { matchPhases } from './phase_match.ts';
 
 /** Bytes; NaN where a side does not know. `percent` is of the measured value. */
@@ -39,7 +39,10 @@ export interface PhaseGap {
   readonly growth: Gap | null;
 }
 
-/** One call site that holds different amounts, with the largest stack through it on each side. */
+/**
+ * One call site that holds different amounts, with the largest stack through it on each side. The operator is not part of it:
+ * a measured stack names it only when C++ frames were recorded.
+ */
 export interface PartingSite {
   readonly name: string;
   readonly gap: Gap;
@@ -166,21 +169,49 @@ function firstParting(
     trace: measured.timeline.trace,
     attribution: measured.attributionAt(phase.measured.peaks.allocated.event),
   };
-  const causes = causesOf(a, b);
-  const sites = causes.callSites.slice(0, PARTING_SITES).map((change) => ({
-    name: change.name,
-    gap: gap(change.a, change.b),
-    estimateStack: stackThrough(a, change.name),
-    measuredStack: stackThrough(b, change.name),
-  }));
-  return { phase, causes, sites };
+  return { phase, causes: causesOf(a, b), sites: partingSites(a, b) };
 }
 
-/** The largest stack of a side whose call site has this name (see change.ts). */
-function stackThrough({ trace, attribution }: Side, name: string): string[] {
-  const share = attribution.stacks.find(({ op, stack }) => siteName(trace, op, stack) === name);
-  if (share === undefined) return [];
-  return framesOf(trace, share.stack).map(frameText);
+function partingSites(a: Side, b: Side): PartingSite[] {
+  const sites = new Map<string, { bytes: [number, number]; stacks: [string[], string[]] }>();
+  for (const [side, { trace, attribution }] of [a, b].entries()) {
+    for (const { stack, bytes } of attribution.stacks) {
+      const frames = framesOf(trace, stack).filter((frame) => !isOwnFrame(frame));
+      const name = placeOf(frames);
+      const site = sites.get(name) ?? { bytes: [0, 0], stacks: [[], []] };
+      site.bytes[side] += bytes;
+      // Shares are sorted: the first stack is the largest.
+      if (site.stacks[side].length === 0) site.stacks[side] = frames.map(frameText);
+      sites.set(name, site);
+    }
+  }
+  return [...sites]
+    .map(([name, { bytes, stacks }]) => ({
+      name,
+      gap: gap(bytes[0], bytes[1]),
+      estimateStack: stacks[0],
+      measuredStack: stacks[1],
+    }))
+    .filter((site) => site.gap.gap !== 0)
+    .sort((x, y) => Math.abs(y.gap.gap) - Math.abs(x.gap.gap))
+    .slice(0, PARTING_SITES);
+}
+
+/** Frames that only one side can have: memtracker's own, around and inside the job. */
+function isOwnFrame(frame: Frame): boolean {
+  return /(^|\/)(memtracker_sidecar|adapters)\//.test(frame.file);
+}
+
+/** The innermost frame of the job's own code, without its line, which moves when somebody edits the file above it. */
+function placeOf(frames: readonly Frame[]): string {
+  const site = frames.find((frame) => !isLibraryFrame(frame)) ?? frames[0];
+  if (site === undefined) return '(no Python stack: the autograd engine or a native thread)';
+  return `${site.file.split('/').slice(-2).join('/')} ${functionName(site)}`;
+}
+
+/** Python 3.11 names a function by its qualified name, older ones (and torch's recorder) by its own. */
+function functionName({ function: name }: Frame): string {
+  return name.split('.').at(-1) ?? name;
 }
 
 function mainGpu(analysis: Analysis): DeviceAnalysis {
