@@ -29,7 +29,7 @@ from memtracker_sidecar.adapter_api import (
 )
 from memtracker_sidecar.worker_spec import WorkerSpec
 
-from . import arguments, batches, behaviour, interface, phases, routing
+from . import arguments, batches, behaviour, interface, phases, rank_layout, routing
 
 DEFAULT_SCRIPT = "pretrain_gpt.py"
 
@@ -92,6 +92,7 @@ class Adapter(AdapterInterface):
             except InterfaceChanged as error:
                 context.uncovered("feature", f"{need.module}.{need.attribute}", detail=str(error), assumption="")
         arguments.install(context)
+        rank_layout.install(context)
         batches.install(context, self._script)
         behaviour.install(context)
         routing.install(context)

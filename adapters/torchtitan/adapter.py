@@ -36,6 +36,7 @@ from . import (
     expert_routing,
     interface,
     phases,
+    rank_layout,
     stage_boundary,
     torch_versions,
     train_script,
@@ -161,6 +162,7 @@ class Adapter(AdapterInterface):
         else:
             train_script.mark_steps(context, self._job)
         torch_versions.restore(context, str(context.spec.options.get("torch", "")))
+        rank_layout.install(context)
         stage_boundary.install(context.replacements, self._job.boundary)
         routing = expert_routing.ExpertRouting(
             context.option("routing", 1.0),

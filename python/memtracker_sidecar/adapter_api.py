@@ -20,7 +20,7 @@ import abc
 import contextlib
 import importlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -233,6 +233,14 @@ class AdapterContext:
     def facts(self, topic: str, facts: protocol.Fields) -> None:
         """Facts of the run: the effective config, versions, what was replaced."""
         self.emit(protocol.run(topic, facts))
+
+    def rank_layout(
+        self, dimensions: Mapping[str, int], differing: Sequence[str] = ("pp",)
+    ) -> None:
+        """How ranks are laid out, outermost dimension first; see rank_layout.py."""
+        self.distributed.layout.state(
+            dimensions, [name for name in differing if name in dimensions]
+        )
 
     def uncovered(
         self, kind: str, name: str, *, detail: str = "", assumption: str = "", bytes: int = -1

@@ -21,6 +21,7 @@ from torch.distributed import distributed_c10d as c10d
 from memtracker_sidecar import protocol
 from memtracker_sidecar.collectives import Collectives, PendingWork
 from memtracker_sidecar.emitter import EventSink
+from memtracker_sidecar.rank_layout import RankLayout
 from memtracker_sidecar.recorder import StorageRecorder
 from memtracker_sidecar.replacements import Replacements
 from memtracker_sidecar.tables import Tables
@@ -53,6 +54,7 @@ class FakeDistributed:
         self._eager = False
         self.backend = "nccl"
         """Backend that the job asked for by default."""
+        self.layout = RankLayout(sink, world)
         self.collectives = Collectives(sink, tables, recorder, self._communicator_of)
 
     def environment(self) -> dict[str, str]:
@@ -262,7 +264,13 @@ class FakeDistributed:
             elif isinstance(member, property) and name == "mesh" and member.fget is not None:
                 self._replacements.set(mesh, name, property(real(member.fget)), reason)
         make = real(device_mesh.init_device_mesh)
-        self._everywhere(device_mesh, "init_device_mesh", make, reason)
+
+        def init_device_mesh(*arguments: Any, **options: Any) -> Any:
+            mesh = make(*arguments, **options)
+            self.layout.mesh_made(mesh)
+            return mesh
+
+        self._everywhere(device_mesh, "init_device_mesh", init_device_mesh, reason)
 
     def _quiet_dtensor(self) -> None:
         """DTensor: no random number bookkeeping, and sharding propagation is not memory of the job."""
@@ -320,6 +328,7 @@ class FakeDistributed:
             protocol.communicator(self._made, group.group_name, backend, ranks, parent, facts)
         )
         self._backends[group.group_name] = backend
+        self.layout.group_made(ranks)
 
     def _communicator_of(self, name: str) -> int:
         found = self._communicators.get(name)

@@ -58,4 +58,6 @@ class RankLayout:
         self._emit(list(names), list(shape), [name for name in names if name in PIPELINE_NAMES])
 
     def _emit(self, names: list[str], sizes: list[int], differing: list[str]) -> None:
-        self._sink.emit(protocol.run("layout", {"dims": names, "sizes": sizes, "differing": differing}))
+        self._sink.emit(
+            protocol.run("layout", {"dims": names, "sizes": sizes, "differing": differing})
+        )
