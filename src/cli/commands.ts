@@ -3,6 +3,7 @@
 import type { Command } from './command.ts';
 import { allocatorCommands } from './commands/allocator.ts';
 import { cacheList, cachePrune } from './commands/cache.ts';
+import { capture } from './commands/capture.ts';
 import { compare } from './commands/compare.ts';
 import { doctor } from './commands/doctor.ts';
 import { exportCommand } from './commands/export.ts';
@@ -18,6 +19,7 @@ export const COMMANDS: readonly Command[] = [
   trace,
   report,
   compare,
+  capture,
   exportCommand,
   fit,
   cacheList,
