@@ -1,4 +1,3 @@
-import { writeFile } from 'node:fs/promises';
 import { resolve } from 'node:path';
 import { z } from 'zod';
 import { ExitStatus } from '../../base/errors.ts';
@@ -15,6 +14,7 @@ import { markdownOf } from '../../report/markdown.ts';
 import { textOf } from '../../report/text.ts';
 import { defineCommand } from '../command.ts';
 import { flag, integer, option, positional, text } from '../option.ts';
+import { writeProduct } from '../product_file.ts';
 import { REPLAY_OPTIONS, type ReplayConfig, replayTarget } from '../replay_options.ts';
 
 interface CompareConfig extends ReplayConfig {
@@ -81,7 +81,7 @@ export const compare = defineCommand<CompareConfig>({
     const comparison = compareRuns(a, b);
     const limit = config.failAbove ?? null;
     if (config.junit !== undefined) {
-      await writeFile(resolve(cwd, config.junit), compareJunit(comparison, limit));
+      await writeProduct(resolve(cwd, config.junit), compareJunit(comparison, limit));
     }
     if (config.json) {
       output.json(compareDocument(comparison, limit));

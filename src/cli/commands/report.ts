@@ -1,16 +1,18 @@
-import { writeFile } from 'node:fs/promises';
 import { resolve } from 'node:path';
 import { z } from 'zod';
+import type { Analysis } from '../../attribution/analysis.ts';
 import { ExitStatus } from '../../base/errors.ts';
 import { analyzeFile } from '../../measured/analysis.ts';
 import { reportDocument } from '../../report/document.ts';
+import { htmlReport } from '../../report/html/html_report.ts';
 import { markdownOf } from '../../report/markdown.ts';
 import { reportJunit } from '../../report/report_junit.ts';
 import { REPORT_DEFAULTS, reportSections } from '../../report/report_sections.ts';
 import { textOf } from '../../report/text.ts';
 import { MEMORY_KINDS, type MemoryKind } from '../../timeline/timeline.ts';
 import { defineCommand } from '../command.ts';
-import { flag, integer, option, positional, text } from '../option.ts';
+import { flag, integer, list, option, positional, text } from '../option.ts';
+import { writeProduct } from '../product_file.ts';
 import { REPLAY_OPTIONS, type ReplayConfig, replayTarget } from '../replay_options.ts';
 
 interface ReportConfig extends ReplayConfig {
@@ -20,6 +22,8 @@ interface ReportConfig extends ReplayConfig {
   readonly depth: number;
   readonly json: boolean;
   readonly markdown: boolean;
+  readonly html: string | undefined;
+  readonly beside: readonly string[];
   readonly junit: string | undefined;
 }
 
@@ -50,6 +54,8 @@ export const report = defineCommand<ReportConfig>({
     depth: integer('N', 'nesting of the phases shown').default(REPORT_DEFAULTS.depth),
     json: flag('print JSON (docs/report.schema.json)'),
     markdown: flag('print Markdown'),
+    html: text('FILE', 'write the page instead: one file, opened by a double-click').optional(),
+    beside: list('TRACE', 'for --html: another rank or run, shown beside and over this one'),
     junit: text('FILE', 'also write JUnit XML: fits, complete, covered').optional(),
   },
   examples: [
@@ -62,16 +68,30 @@ export const report = defineCommand<ReportConfig>({
       command: 'report run.mtrace --at reserved --top 20',
       description: 'what stood there when reserved memory had its peak',
     },
+    {
+      command: 'report rank0.mtrace --html report.html --beside rank4.mtrace',
+      description: 'timeline, flame graph, tensors and both ranks in one page',
+    },
     { command: 'report snapshot.pickle', description: 'the same of what a real GPU recorded' },
   ],
   async run(config, { cwd, output }) {
     const analysis = await analyzeFile(resolve(cwd, config.trace), replayTarget(config, cwd));
     if (config.junit !== undefined) {
-      await writeFile(resolve(cwd, config.junit), reportJunit(analysis));
+      await writeProduct(resolve(cwd, config.junit), reportJunit(analysis));
     }
     // What a damaged or cut trace still holds is reported, but it is not the whole job.
     const { faults } = analysis.trace.integrity;
     const status = faults.length === 0 ? ExitStatus.done : ExitStatus.uncovered;
+    if (config.html !== undefined) {
+      const beside: Analysis[] = [];
+      for (const path of config.beside) {
+        beside.push(await analyzeFile(resolve(cwd, path), replayTarget(config, cwd)));
+      }
+      const path = resolve(cwd, config.html);
+      await writeProduct(path, await htmlReport(analysis, beside));
+      output.product(path);
+      return ExitStatus.done;
+    }
     if (config.json) {
       output.json(reportDocument(analysis, { at: config.at, top: Math.max(100, config.top) }));
       return status;

@@ -108,6 +108,7 @@ function packBlocks(device: DeviceAnalysis, tables: Tables, columns: Columns): F
   const { events } = tables.trace;
   const { diedAt } = device.lifetimes();
   const owners = new OwnerRows(tables.trace.storageCount);
+  const tensorOf = new Uint32Array(tables.trace.storageCount);
   const sums = new Float64Array(timeline.length + 1);
   let previous = 0;
   // Owners may be claimed after the end of a replay that stopped early.
@@ -128,6 +129,8 @@ function packBlocks(device: DeviceAnalysis, tables: Tables, columns: Columns): F
     }
     if (code === C.free) owners.end(storage);
     if ((code !== C.alloc && code !== C.resize) || i >= timeline.length) continue;
+    // A resize carries no tensor: the storage is that of its first allocation.
+    if (code === C.alloc) tensorOf[storage] = events.tensor[i];
     owners.end(storage);
     const block = timeline.blockBytes[i];
     if (block === 0) continue;
@@ -145,7 +148,7 @@ function packBlocks(device: DeviceAnalysis, tables: Tables, columns: Columns): F
     columns.push('op', tables.string(events.op[i]));
     columns.push('stack', tables.stack(events.stack[i]));
     columns.push('module', tables.module(events.module[i]));
-    columns.push('tensor', tables.tensor(events.tensor[i]));
+    columns.push('tensor', tables.tensor(tensorOf[storage]));
     columns.push('pass', events.pass[i]);
     columns.push('stream', events.stream[i]);
     owners.begin(storage);
