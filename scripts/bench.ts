@@ -16,16 +16,12 @@ async function load(): Promise<Benchmark[]> {
   const found: Benchmark[] = [];
   for (const file of (await readdir(folder)).sort()) {
     const url = new URL(file, folder);
-    if (
-      !file.endsWith('.ts') ||
-      !/^export const (benchmark|name)\b/m.test(await readFile(url, 'utf8'))
-    ) {
+    if (!file.endsWith('.ts') || !/^export const benchmark\b/m.test(await readFile(url, 'utf8'))) {
       continue;
     }
     const module = (await import(url.href)) as Record<string, unknown>;
-    const candidate = module.benchmark ?? module;
-    if (!isBenchmark(candidate)) throw new Error(`${file} exports no benchmark`);
-    found.push(candidate);
+    if (!isBenchmark(module.benchmark)) throw new Error(`${file} exports no benchmark`);
+    found.push(module.benchmark);
   }
   return found;
 }

@@ -1,0 +1,110 @@
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { execa } from 'execa';
+import { expect, test } from 'vitest';
+import { COMMANDS } from '../../src/cli/commands.ts';
+import { commandLineDocs } from '../../src/cli/docs.ts';
+import { REPOSITORY } from './built_program.ts';
+import { memtracker, startMemtracker, temporaryFolder } from './memtracker.ts';
+
+test('docs/cli.md is what the option tables say; npm run generate writes it', () => {
+  expect(readFileSync(join(REPOSITORY, 'docs', 'cli.md'), 'utf8')).toBe(commandLineDocs(COMMANDS));
+});
+
+test('the help of a command has its options, their defaults and an example', async () => {
+  const { exitCode, stdout, stderr } = await memtracker(['gpus', '--help']);
+  expect(exitCode).toBe(0);
+  expect(stderr).toBe('');
+  expect(stdout).toMatchInlineSnapshot(`
+    "Usage: memtracker gpus [options]
+
+    List the GPUs that --gpu knows, with their usable bytes and where each was read.
+
+    Options:
+      --json       print JSON
+      -q, --quiet  no notes and no progress on stderr
+      -h, --help   display help for command
+
+    Examples:
+      # what may stand after --gpu
+      memtracker gpus"
+  `);
+});
+
+test('every command has a summary without a full stop and an example of itself', () => {
+  for (const command of COMMANDS) {
+    expect(command.summary, command.name).toMatch(/^[A-Z].*[^.]$/);
+    expect(command.examples.length, command.name).toBeGreaterThan(0);
+    for (const example of command.examples) {
+      expect(example.command.startsWith(command.name), example.command).toBe(true);
+    }
+  }
+});
+
+test.each([
+  [['gpsu'], "error: unknown command 'gpsu' (Did you mean gpus?); see memtracker --help"],
+  [['gpus', 'extra'], 'error: too many arguments'],
+  [['gpus', '--', 'x'], 'error: memtracker gpus takes nothing after --'],
+  [['report'], "error: missing required argument 'TRACE'"],
+])('%j is a usage error of one line', async (arguments_, start) => {
+  const { exitCode, stdout, stderr } = await memtracker(arguments_);
+  expect(exitCode).toBe(3);
+  expect(stdout).toBe('');
+  expect(stderr.split('\n')).toHaveLength(1);
+  expect(stderr.startsWith(start), stderr).toBe(true);
+});
+
+test('no command prints the help and is a usage error', async () => {
+  const { exitCode, stdout } = await memtracker([]);
+  expect(exitCode).toBe(3);
+  expect(stdout).toContain('Usage: memtracker');
+});
+
+test('the version is that of the package', async () => {
+  const { version } = JSON.parse(readFileSync(join(REPOSITORY, 'package.json'), 'utf8')) as {
+    version: string;
+  };
+  expect((await memtracker(['--version'])).stdout).toBe(version);
+});
+
+test('a reader that goes away early is no error', async () => {
+  const { exitCode, stderr } = await execa(
+    'bash',
+    ['-o', 'pipefail', '-c', `"${process.execPath}" dist/cli/main.js gpus | head -1`],
+    { cwd: REPOSITORY, reject: false },
+  );
+  expect(stderr).toBe('');
+  expect(exitCode).toBe(0);
+});
+
+test('colours appear on a terminal, and NO_COLOR takes them away', async () => {
+  const command = `"${process.execPath}" dist/cli/main.js gpsu`;
+  // util-linux's script gives the command a terminal.
+  const onTerminal = (env: Record<string, string | undefined>) =>
+    execa('script', ['-qec', command, '/dev/null'], {
+      cwd: REPOSITORY,
+      reject: false,
+      env: { TERM: 'xterm', NO_COLOR: undefined, FORCE_COLOR: undefined, ...env },
+    });
+  expect((await onTerminal({})).stdout).toContain('\u001b[31merror:');
+  expect((await onTerminal({ NO_COLOR: '1' })).stdout).not.toContain('\u001b[');
+});
+
+test('the doctor says what is there as text and as JSON', async () => {
+  const text = await memtracker(['doctor']);
+  expect(text.exitCode, text.stdout).toBe(0);
+  expect(text.stdout).toMatch(/^ok {6}Node .*\nok {6}environment .*torch 2\.14\.1/);
+  const json = await memtracker(['doctor', '--json']);
+  expect(JSON.parse(json.stdout)).toMatchObject({ schema: 'memtracker.doctor/1', healthy: true });
+});
+
+test('a first Ctrl-C during a set-up ends it and leaves nothing that looks whole', async () => {
+  const env = { XDG_CACHE_HOME: temporaryFolder(), MEMTRACKER_PYTHON: undefined };
+  const started = startMemtracker(['setup'], { env });
+  await new Promise<void>((done) => started.stderr.once('data', () => done()));
+  started.kill('SIGINT');
+  expect((await started).exitCode).toBe(130);
+  const doctor = await memtracker(['doctor'], { env });
+  expect(doctor.exitCode).toBe(3);
+  expect(doctor.stdout).toContain('run memtracker setup');
+});

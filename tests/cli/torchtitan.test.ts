@@ -1,0 +1,66 @@
+// The command line on a real TorchTitan (a checkout, or the release that `npm test` fetches).
+
+import { cpSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { beforeAll, describe, expect, test } from 'vitest';
+import { readTrace } from '../../src/trace/reader.ts';
+import { memtracker, temporaryFolder } from './memtracker.ts';
+
+const checkout = process.env.MEMTRACKER_TORCHTITAN;
+const MODEL = ['--module', 'llama3', '--config', 'llama3_debugmodel'];
+
+beforeAll(() => {
+  if (checkout === undefined) {
+    console.warn('SKIPPED: MEMTRACKER_TORCHTITAN names no TorchTitan checkout; npm test sets it');
+  }
+});
+
+describe.skipIf(checkout === undefined)('a real TorchTitan', () => {
+  const job = ['--framework', 'torchtitan', '--checkout', checkout ?? '', '--world', '8'];
+
+  test('the debug model is traced for two steps, phases and identity included', async () => {
+    const out = join(temporaryFolder(), 'run.mtrace');
+    const result = await memtracker(['trace', '-q', ...job, '--out', out, '--', ...MODEL]);
+    // Assumptions (balanced documents, synthetic tokens) make it 2.
+    expect([0, 2], result.stderr).toContain(result.exitCode);
+    const trace = await readTrace(out);
+    expect(trace.integrity).toEqual({ complete: true, faults: [], status: 'done' });
+    expect(trace.header).toMatchObject({ framework: 'torchtitan', world: 8, rank: 0, argv: MODEL });
+    const names = trace.phases.map((phase) => phase?.name);
+    for (const name of ['forward', 'backward', 'optimizer']) expect(names).toContain(name);
+    const steps = trace.phases.filter((phase) => phase?.name === 'step');
+    expect(steps).toHaveLength(2);
+  }, 300_000);
+
+  test('arguments that it refuses are told in its own words', async () => {
+    const argv = [...MODEL, '--training.no_such_thing', '1'];
+    const out = join(temporaryFolder(), 'run.mtrace');
+    const result = await memtracker(['trace', '-q', ...job, '--out', out, '--', ...argv]);
+    expect(result.exitCode).toBe(3);
+    expect(result.stderr).toContain('no_such_thing');
+    expect(result.stderr).not.toContain('Traceback');
+  }, 300_000);
+
+  test('a config that it does not have is told in its own words', async () => {
+    const argv = ['--module', 'llama3', '--config', 'no_such_config'];
+    const out = join(temporaryFolder(), 'run.mtrace');
+    const result = await memtracker(['trace', '-q', ...job, '--out', out, '--', ...argv]);
+    expect(result.exitCode).toBe(3);
+    expect(result.stderr).toContain('no_such_config');
+  }, 300_000);
+
+  test('a checkout whose interface changed is refused by the name of what is missing', async () => {
+    const folder = temporaryFolder();
+    cpSync(join(checkout ?? '', 'torchtitan'), join(folder, 'torchtitan'), { recursive: true });
+    const trainer = join(folder, 'torchtitan', 'trainer.py');
+    const source = readFileSync(trainer, 'utf8');
+    expect(source).toContain('def train_step(');
+    writeFileSync(trainer, source.replaceAll('train_step(', 'train_one_step('));
+    const out = join(temporaryFolder(), 'run.mtrace');
+    const changed = ['--framework', 'torchtitan', '--checkout', folder, '--out', out];
+    const result = await memtracker(['trace', '-q', ...changed, '--', ...MODEL]);
+    expect(result.exitCode).toBe(3);
+    expect(result.stderr).toContain('lacks torchtitan.trainer.Trainer.train_step');
+    expect(result.stderr).not.toContain('Traceback');
+  }, 300_000);
+});
