@@ -253,9 +253,10 @@ export function gpuNames(): string[] {
 
 /**
  * The GPU of a name or an alias, in any case, with `_` and blanks as `-`.
+ * @param hint ends the message, for callers that take something else as well.
  * @throws UserError `unknown-gpu` that lists the known names.
  */
-export function findGpu(name: string): GpuModel {
+export function findGpu(name: string, hint = ''): GpuModel {
   const wanted = name
     .trim()
     .toLowerCase()
@@ -269,7 +270,7 @@ export function findGpu(name: string): GpuModel {
   if (found) return found;
   throw new UserError(
     'unknown-gpu',
-    `"${name}" is not a known GPU. Known: ${gpuNames().join(', ')}. A plain size works too, for example 79.1GiB.`,
+    `"${name}" is not a known GPU. Known: ${gpuNames().join(', ')}.${hint}`,
   );
 }
 
@@ -287,7 +288,7 @@ export function parseCapacity(text: string): DeviceCapacity {
     }
     return capacityOf(size);
   }
-  return capacityOf(findGpu(text));
+  return capacityOf(findGpu(text, ' A plain size works too, for example 79.1GiB.'));
 }
 
 /** @throws UserError `capacity-too-small` for zero bytes. */
