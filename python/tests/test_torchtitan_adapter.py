@@ -1,0 +1,141 @@
+"""The parts of the TorchTitan adapter that need no checkout."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from conftest import REPOSITORY
+
+from memtracker_sidecar.__main__ import load_adapter
+from memtracker_sidecar.adapter_api import InterfaceChanged
+from memtracker_sidecar.replacements import Replacements
+
+FOLDER = REPOSITORY / "adapters" / "torchtitan"
+
+
+def part(name: str) -> ModuleType:
+    load_adapter(FOLDER)
+    return sys.modules[f"memtracker_adapter_torchtitan.{name}"]
+
+
+def checkout(folder: Path, *files: str) -> Path:
+    for file in files:
+        path = folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("files", "generation"),
+    [
+        (("torchtitan/trainer.py", "torchtitan/config/manager.py"), "config registry"),
+        (("torchtitan/protocols/train_spec.py", "torchtitan/train.py"), "train spec"),
+        (
+            ("train.py", "torchtitan/parallelisms/__init__.py", "torchtitan/config_manager.py"),
+            "train script",
+        ),
+    ],
+)
+def test_a_checkout_is_known_by_its_files(
+    tmp_path: Path, files: tuple[str, ...], generation: str
+) -> None:
+    detection = load_adapter(FOLDER).detect(checkout(tmp_path, *files))
+    assert detection.matches
+    assert generation in detection.reason
+
+
+def test_a_folder_without_these_files_is_refused_with_what_was_looked_for(tmp_path: Path) -> None:
+    detection = load_adapter(FOLDER).detect(tmp_path)
+    assert not detection.matches
+    assert "torchtitan/trainer.py" in detection.reason
+
+
+def test_everything_that_is_missing_of_an_interface_is_named_at_once() -> None:
+    interface = part("interface")
+    needs = (
+        interface.Need("json", "loads", "is there"),
+        interface.Need("json", "no_such_name", "labels steps"),
+        interface.Need("json", "JSONDecoder.no_such_method", "labels micro-batches"),
+        interface.Need("json", "optional_name", "would be nice", required=False),
+    )
+    with pytest.raises(InterfaceChanged) as caught:
+        interface.require("train spec", needs)
+    message = str(caught.value)
+    assert "json.no_such_name (labels steps)" in message
+    assert "json.JSONDecoder.no_such_method (labels micro-batches)" in message
+    assert "loads" not in message
+    assert [need.attribute for need in interface.require("train spec", needs[::3])] == [
+        "optional_name"
+    ]
+
+
+def test_rows_are_divided_in_equal_parts_with_the_remainder_first() -> None:
+    assert part("expert_routing").equal_parts(10, 4) == [3, 3, 2, 2]
+
+
+def test_split_sizes_are_read_only_inside_a_dispatch(traced: Any) -> None:
+    routing_module = part("expert_routing")
+    reports: list[str] = []
+    routing = routing_module.ExpertRouting(1.5, lambda *report: reports.append(report[2]))
+    replacements = Replacements()
+    routing_module.install(replacements, routing)
+    try:
+        with traced().recording():
+            counts = torch.zeros(4, dtype=torch.int64, device="cuda")
+            assert counts.tolist() == [1, 1, 1, 1]  # no dispatch: the usual answer for a value
+            with routing.dispatch(100):
+                assert counts.tolist() == [25, 25, 25, 25]  # what this rank sends
+                assert sum(counts.tolist()) == 150  # what it receives, 1.5 times as much
+    finally:
+        replacements.restore()
+    assert "receives 1.5 times what it sends" in reports[0]
+
+
+def test_synthetic_batches_have_the_shape_that_the_trainer_asked_for() -> None:
+    data = part("synthetic_data")
+    packed = data.SyntheticLoaderConfig().build(num_tokens_per_batch=8, max_context_length=4)
+    inputs, labels = next(iter(packed))
+    assert inputs["input"].shape == labels.shape == (8,)
+    assert inputs["positions"].tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert {inputs["input"].dtype, labels.dtype} == {torch.int64}
+    batched = data.SyntheticLoaderConfig(document_length=2).build(local_batch_size=2, seq_len=4)
+    inputs, _ = next(iter(batched))
+    assert inputs["positions"].tolist() == [[0, 1, 0, 1], [0, 1, 0, 1]]
+    with pytest.raises(TypeError, match="rows_per_batch"):
+        data.SyntheticLoaderConfig().build(rows_per_batch=1)
+
+
+def test_micro_batches_are_counted_anew_in_each_step() -> None:
+    counter = part("phases").MicroBatchCounter()
+    assert [counter.labels((), {})["micro_batch"] for _ in range(2)] == [0, 1]
+    counter.restart()
+    assert counter.labels((), {}) == {"micro_batch": 0}
+
+
+def test_a_pipeline_action_names_its_stage_and_micro_batch() -> None:
+    phases = part("phases")
+
+    class Stage:
+        stage_index = 3
+
+    forward = phases.PIPELINE_SPANS[0]
+    assert forward.labels((Stage(), 5, ()), {}) == {"stage": 3, "micro_batch": 5}
+    assert forward.labels((Stage(),), {"fwd_chunk_id": 6}) == {"stage": 3, "micro_batch": 6}
+
+
+def test_a_stand_in_can_be_imported_subclassed_and_annotated_with() -> None:
+    absent = part("absent_packages").stand_in_for_absent(("no_such_io_package",))
+    assert absent == ("no_such_io_package",)
+    import no_such_io_package.deep.module as module  # type: ignore[import-not-found]
+
+    class Reader(module.Base):  # type: ignore[misc,name-defined]
+        options: module.Options | None = None
+
+    assert Reader(1, two=2).anything().more() is not None
+    assert part("absent_packages").stand_in_for_absent(("json",)) == ()
