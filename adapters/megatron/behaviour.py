@@ -11,12 +11,8 @@ from memtracker_sidecar.adapter_api import AdapterContext, InterfaceChanged
 OPTIMIZER = "megatron.core.optimizer.optimizer"
 
 
-CROSS_ENTROPY = "megatron.core.tensor_parallel.cross_entropy"
-
-
 def install(context: AdapterContext) -> None:
     _overflow(context)
-    _vocabulary_mask(context)
     timers = context.require("megatron.core.timers", "Timers")
     for name in ("log", "write"):
         context.replacements.set(timers, name, lambda *_arguments, **_options: None, "times would be gathered from all ranks")
@@ -66,30 +62,3 @@ def _overflow(context: AdapterContext) -> None:
         "whether gradients are finite decides whether the update happens",
     )
 
-
-def _vocabulary_mask(context: AdapterContext) -> None:
-    """Targets outside of this rank's part of the vocabulary: none without tensor parallelism, else all but 1/TP of them.
-
-    `calculate_predicted_logits` sets those entries to zero through a boolean index, which becomes a list of positions.
-    """
-
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def calculate(logits: Any, target: Any, logits_max: Any, start: int, end: int) -> Any:
-            from megatron.core import parallel_state
-
-            ranks = parallel_state.get_tensor_model_parallel_world_size()
-            outer = context.data_dependent.selected
-            context.data_dependent.selected = lambda _tensor, mask: mask.numel() - mask.numel() // ranks
-            try:
-                return original(logits, target, logits_max, start, end)
-            finally:
-                context.data_dependent.selected = outer
-
-        return staticmethod(calculate)
-
-    try:
-        context.replace(
-            CROSS_ENTROPY, "VocabParallelCrossEntropy.calculate_predicted_logits", make, "how many targets lie on other ranks"
-        )
-    except InterfaceChanged as error:
-        context.uncovered("feature", "cross entropy", detail=str(error), assumption="every target lies on another rank")

@@ -116,6 +116,14 @@ class DataDependentPolicies:
             index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices
         ):
             return NotImplemented
+        if func is not aten.index.Tensor and _fills(indices, rest):
+            # TensorAdvancedIndexing.cpp, canDispatchToMaskedFill: `t[mask] = 0.0` looks for no positions.
+            with self._recorder.inside_policy():
+                mask = next(index for index in indices if index is not None)
+                for _ in range(tensor.dim() - mask.dim()):
+                    mask = mask.unsqueeze(-1)
+                fill = aten.masked_fill if func is aten.index_put.default else aten.masked_fill_
+                return fill(tensor, mask, 0)
         expanded: list[torch.Tensor | None] = []
         with self._recorder.inside_policy():
             for index in indices:
@@ -140,3 +148,16 @@ class DataDependentPolicies:
         count = self._count(tensor, tensor, "unique")
         indices = tensor.new_empty((count,), dtype=torch.int64)
         return tensor.new_empty((count,)), indices, torch.empty_like(indices)
+
+
+def _fills(indices: Any, rest: Any) -> bool:
+    """Whether index_put becomes masked_fill: one mask, over the leading dimensions, and a number from the host."""
+    value, accumulate = rest[0], bool(rest[1]) if len(rest) > 1 else False
+    given = [index for index in indices if index is not None]
+    return (
+        not accumulate
+        and len(given) == 1
+        and indices[0] is given[0]
+        and value.numel() == 1
+        and value.device.type == "cpu"
+    )
