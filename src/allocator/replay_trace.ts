@@ -9,7 +9,7 @@ import { FixedDriverMemory, virtualAddresses } from './driver.ts';
 import { OutOfMemoryError } from './out_of_memory.ts';
 import { DEFAULT_POOL, type MempoolId } from './private_pool.ts';
 import type { SegmentSnapshot } from './snapshot.ts';
-import type { StatName } from './stats.ts';
+import type { MemoryStats, StatName } from './stats.ts';
 import { StreamClock } from './stream_clock.ts';
 import {
   type BlockId,
@@ -84,6 +84,8 @@ export interface StepRow {
   readonly segs?: readonly SegmentRow[];
   /** Hash of the layout without addresses. */
   readonly canon?: string;
+  /** Every counter, after the last step. An array when there are several devices. */
+  readonly memory_stats?: MemoryStats | readonly MemoryStats[];
 }
 
 type StepResult = Pick<StepRow, 'addr' | 'oom' | 'msg' | 'noop' | 'pool_id'>;
@@ -310,6 +312,12 @@ export class TraceReplay {
     return graph;
   }
 
+  /** Every counter, for the last row. */
+  memoryStats(): MemoryStats | readonly MemoryStats[] {
+    const stats = this.#devices.map(({ allocator }) => allocator.stats.memoryStats());
+    return stats.length === 1 ? stats[0] : stats;
+  }
+
   #observe(withLayout: boolean): Pick<StepRow, 'stats' | 'events' | 'segs' | 'canon'> {
     const stats = this.#devices.map(statsRow);
     const events = this.#events;
@@ -371,7 +379,10 @@ export async function* replayTrace(
     pending = { text, line: lineNumber };
   }
   if (replay === null) throw brokenTrace(`${source}: the trace is empty`);
-  if (pending !== null) yield step(replay, pending.text, pending.line, true);
+  if (pending !== null) {
+    const row = step(replay, pending.text, pending.line, true);
+    yield { ...row, memory_stats: replay.memoryStats() };
+  }
 }
 
 function atLine<T>(source: string, line: number, action: () => T): T {
@@ -394,7 +405,7 @@ function handle(stream: number): number {
 function statsRow({ memory, allocator }: Device): StatsRow {
   const { stats } = allocator;
   const small = (name: StatName): number => stats.get(name, 'small_pool');
-  const reserved = [...stats.reservedByPrivatePool].map(([id, stat]) => [id, stat.current]);
+  const reserved = [...stats.reservedByPrivatePool].map(([id, stat]) => [id, stat.all.current]);
   return {
     allocated: allocator.allocated,
     active: allocator.active,

@@ -28,7 +28,7 @@ export interface SegmentStoreOptions {
 }
 
 export class SegmentStore {
-  readonly stats = new DeviceStats();
+  readonly stats: DeviceStats;
   readonly segments = new Set<Segment>();
   /** Bytes obtained from the driver: reserved memory. */
   totalBytes = 0;
@@ -41,6 +41,7 @@ export class SegmentStore {
 
   constructor(config: AllocatorConfig, options: SegmentStoreOptions) {
     this.config = config;
+    this.stats = new DeviceStats(config.maxSplitSize);
     this.#options = options;
   }
 
@@ -237,13 +238,13 @@ export class SegmentStore {
   #reserved(pool: BlockPool, bytes: number): void {
     this.totalBytes += bytes;
     this.stats.increase(Stat.reservedBytes, pool.isSmall, bytes);
-    if (pool.owner !== null) this.stats.privatePool(pool.owner.id).increase(bytes);
+    if (pool.owner !== null) this.stats.privatePool(pool.owner.id).increase(pool.isSmall, bytes);
   }
 
   #unreserved(pool: BlockPool, bytes: number): void {
     this.totalBytes -= bytes;
     this.stats.decrease(Stat.reservedBytes, pool.isSmall, bytes);
-    if (pool.owner !== null) this.stats.privatePool(pool.owner.id).decrease(bytes);
+    if (pool.owner !== null) this.stats.privatePool(pool.owner.id).decrease(pool.isSmall, bytes);
   }
 
   #freed(): void {

@@ -69,10 +69,46 @@ export class SingleStat {
   }
 }
 
+/** One quantity of all, small-pool and large-pool memory. */
+export class PoolStats {
+  readonly all = new SingleStat();
+  readonly smallPool = new SingleStat();
+  readonly largePool = new SingleStat();
+
+  increase(isSmall: boolean, amount: number): void {
+    this.all.increase(amount);
+    (isSmall ? this.smallPool : this.largePool).increase(amount);
+  }
+
+  decrease(isSmall: boolean, amount: number): void {
+    this.all.decrease(amount);
+    (isSmall ? this.smallPool : this.largePool).decrease(amount);
+  }
+}
+
+type Metrics = Readonly<Record<StatMetric, number>>;
+type MetricsByPool = Readonly<Record<StatPool, Metrics>>;
+
+/** Every counter, as `torch.cuda.memory_stats_as_nested_dict()` gives them. Pools are keyed `"first,second"`. */
+export interface MemoryStats extends Readonly<Record<StatName, MetricsByPool>> {
+  readonly num_alloc_retries: number;
+  readonly num_ooms: number;
+  /** Bytes when the allocator started; -1 is unlimited. */
+  readonly max_split_size: number;
+  readonly num_sync_all_streams: number;
+  readonly num_device_alloc: number;
+  readonly num_device_free: number;
+  readonly num_oom_rejections: number;
+  readonly reserved_bytes_by_private_pools: Readonly<Record<string, MetricsByPool>>;
+  readonly oversize_allocations: Metrics;
+  readonly oversize_segments: Metrics;
+}
+
 export class DeviceStats {
+  readonly #maxSplitSize: number;
   readonly #values = new Float64Array(STAT_NAMES.length * PER_STAT);
   /** Reserved bytes of each private pool that ever had memory, by `"first,second"`. */
-  readonly reservedByPrivatePool = new Map<string, SingleStat>();
+  readonly reservedByPrivatePool = new Map<string, PoolStats>();
   /** Blocks handed out of `max_split_size` or more. */
   readonly oversizeAllocations = new SingleStat();
   /** Segments of `max_split_size` or more. */
@@ -86,6 +122,11 @@ export class DeviceStats {
   numDeviceAlloc = 0;
   /** cudaFree and unmap calls. */
   numDeviceFree = 0;
+
+  /** @param maxSplitSize the setting when the allocator starts, in bytes; Infinity when unlimited */
+  constructor(maxSplitSize: number) {
+    this.#maxSplitSize = maxSplitSize;
+  }
 
   increase(stat: Stat, isSmall: boolean, amount: number): void {
     const values = this.#values;
@@ -132,14 +173,57 @@ export class DeviceStats {
     return this.#values[at];
   }
 
-  privatePool(id: readonly [number, number]): SingleStat {
+  privatePool(id: readonly [number, number]): PoolStats {
     const key = id.join(',');
     let stat = this.reservedByPrivatePool.get(key);
     if (stat === undefined) {
-      stat = new SingleStat();
+      stat = new PoolStats();
       this.reservedByPrivatePool.set(key, stat);
     }
     return stat;
+  }
+
+  memoryStats(): MemoryStats {
+    const byPool = (name: StatName): MetricsByPool => {
+      const metrics = (pool: StatPool): Metrics => ({
+        current: this.get(name, pool, 'current'),
+        peak: this.get(name, pool, 'peak'),
+        allocated: this.get(name, pool, 'allocated'),
+        freed: this.get(name, pool, 'freed'),
+      });
+      return {
+        all: metrics('all'),
+        small_pool: metrics('small_pool'),
+        large_pool: metrics('large_pool'),
+      };
+    };
+    const privatePools = [...this.reservedByPrivatePool].map(
+      ([id, { all, smallPool, largePool }]): [string, MetricsByPool] => [
+        id,
+        { all: { ...all }, small_pool: { ...smallPool }, large_pool: { ...largePool } },
+      ],
+    );
+    return {
+      num_alloc_retries: this.numAllocRetries,
+      num_ooms: this.numOoms,
+      max_split_size: Number.isFinite(this.#maxSplitSize) ? this.#maxSplitSize : -1,
+      num_sync_all_streams: this.numSyncAllStreams,
+      num_device_alloc: this.numDeviceAlloc,
+      num_device_free: this.numDeviceFree,
+      num_oom_rejections: this.numOomRejections,
+      allocation: byPool('allocation'),
+      segment: byPool('segment'),
+      active: byPool('active'),
+      inactive_split: byPool('inactive_split'),
+      allocated_bytes: byPool('allocated_bytes'),
+      reserved_bytes: byPool('reserved_bytes'),
+      active_bytes: byPool('active_bytes'),
+      inactive_split_bytes: byPool('inactive_split_bytes'),
+      requested_bytes: byPool('requested_bytes'),
+      reserved_bytes_by_private_pools: Object.fromEntries(privatePools),
+      oversize_allocations: { ...this.oversizeAllocations },
+      oversize_segments: { ...this.oversizeSegments },
+    };
   }
 
   /** `torch.cuda.reset_peak_memory_stats`. */
@@ -169,7 +253,11 @@ export class DeviceStats {
     return [
       this.oversizeAllocations,
       this.oversizeSegments,
-      ...this.reservedByPrivatePool.values(),
+      ...[...this.reservedByPrivatePool.values()].flatMap((stats) => [
+        stats.all,
+        stats.smallPool,
+        stats.largePool,
+      ]),
     ];
   }
 }

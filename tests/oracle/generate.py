@@ -7,6 +7,7 @@ training-like loop. `any` chooses one of the others for each seed.
 
 Two things never happen in a generated trace, because PyTorch 2.14.1 corrupts its own memory there: a MemPool that dies with
 live blocks under expandable segments, and a max_split_size_mb that changes at run time (traces/undefined_*.jsonl do both).
+Nor are two blocks freed in one capture while other streams use them: they come back in the order of their pointers.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ PROFILES = [
     "oomheavy",
     "loop",
     "reject",
+    "capture",
 ]
 # Profiles that use expandable segments in half of their traces.
 MAYBE_EXPANDABLE = {
@@ -79,7 +81,9 @@ MAYBE_EXPANDABLE = {
     "roundup",
     "gc",
     "reject",
+    "capture",
 }
+CAPTURED_STREAM = 1
 ROUNDUPS = [
     "2",
     "4",
@@ -112,7 +116,9 @@ class Generator:
         if self.profile == "any":
             self.profile = self.random.choice(PROFILES)
         self.capacity = self.random.choice(CAPACITIES_MIB) * MIB
-        self.expandable = self.profile == "expandable" or (self.profile in MAYBE_EXPANDABLE and self._chance(0.5))
+        self.expandable = self.profile == "expandable" or (
+            self.profile in MAYBE_EXPANDABLE and self._chance(0.5)
+        )
         self.stream_count = 1
         self.most_pools = 0
         self.config: Json = {
@@ -129,6 +135,11 @@ class Generator:
         self.next_id = 0
         self.pools: dict[str, Pool] = {}
         self.pools_made = 0
+        self.capturing: str | None = None
+        self.graphs: list[str] = []
+        self.graphs_made = 0
+        self.has_deferred = False
+        self.used_elsewhere: set[int] = set()
 
     def trace(self) -> list[Json]:
         """The config and `steps` ops."""
@@ -138,7 +149,11 @@ class Generator:
             self._training_loop()
         else:
             self._random_walk()
-        return self.ops[: self.steps + 1]
+        ops = self.ops[: self.steps + 1]
+        captures = [op for op in ops if op["op"] in ("capture_begin", "capture_end")]
+        if captures and captures[-1]["op"] == "capture_begin":
+            ops.append({"op": "capture_end", "graph": captures[-1]["graph"]})
+        return ops
 
     # Settings.
 
@@ -166,7 +181,9 @@ class Generator:
         if self.profile == "reject":
             conf.append("throw_on_cudamalloc_oom:True")
             conf.append(f"per_process_memory_fraction:{self.random.choice(['0.4', '0.7', '1.0'])}")
-        if self.profile in ("streams", "mixed") or self._chance(0.25):
+        if self.profile == "capture" and self._chance(0.5):
+            conf.append("graph_capture_record_stream_reuse:True")
+        if self.profile in ("streams", "mixed", "capture") or self._chance(0.25):
             self.stream_count = self.random.randint(2, 4)
             self.config["events"] = self.random.choice(["auto", "manual", "manual"])
         if self.profile == "pools" or (mixed and self._chance(0.5)):
@@ -230,14 +247,18 @@ class Generator:
                     self._walk_alloc(palette)
                 else:
                     ids = list(self.live)
-                    self._free(r.choice([ids[-1], ids[0], r.choice(ids), r.choice(ids)]))
+                    self._walk_free(r.choice([ids[-1], ids[0], r.choice(ids), r.choice(ids)]))
             elif x < 0.96 and self.stream_count > 1 and self.live:
-                self._add("record_stream", id=r.choice(list(self.live)), stream=self._stream())
+                block = r.choice(list(self.live))
+                self.used_elsewhere.add(block)
+                self._add("record_stream", id=block, stream=self._stream())
             elif x < 0.975 and self.stream_count > 1:
                 kind = r.choice(["complete", "sync", "sync_all"])
                 self._add(kind, **({} if kind == "sync_all" else {"stream": self._stream()}))
             elif x < 0.982:
                 self._add("empty_cache")
+            elif x < 0.99 and self.profile == "capture":
+                self._walk_captures()
             elif x < 0.99 and self.most_pools > 0:
                 self._walk_pools()
             elif x < 0.993 and self.profile in ("fraction", "gc", "mixed", "reject"):
@@ -253,10 +274,43 @@ class Generator:
     def _walk_alloc(self, palette: Sequence[int]) -> None:
         size = self.random.choice(palette) if self._chance(0.6) else self._size(self.capacity)
         stream = 0 if self._chance(0.5) else self._stream()
+        # CUDA forbids what an allocation on another stream would do meanwhile: querying events.
+        if self.capturing is not None:
+            stream = CAPTURED_STREAM
         pool = None
         if self.pools and self._chance(0.35):
             pool = self.random.choice(sorted(self.pools))
         self._alloc(size, stream, pool)
+
+    def _walk_free(self, block: int) -> None:
+        if self.capturing is not None and block in self.used_elsewhere:
+            if self.has_deferred:
+                return
+            self.has_deferred = True
+        self._free(block)
+
+    def _walk_captures(self) -> None:
+        if self.capturing is None:
+            if self.graphs and not self.expandable and self._chance(0.3):
+                self._add("graph_reset", graph=self.graphs.pop(0))
+                return
+            self.graphs_made += 1
+            self.capturing = f"g{self.graphs_made}"
+            shared = self.random.choice(self.graphs) if self.graphs and self._chance(0.4) else None
+            in_pool = {} if shared is None else {"pool": shared}
+            self._add("capture_begin", graph=self.capturing, stream=CAPTURED_STREAM, **in_pool)
+            return
+        kind = self.random.choice(["capture_node", "capture_wait", "capture_end"])
+        if kind == "capture_node":
+            self._add("capture_node", stream=self._stream())
+        elif kind == "capture_wait":
+            self._add("capture_wait", stream=self._stream(1), on=CAPTURED_STREAM)
+            self._add("capture_wait", stream=CAPTURED_STREAM, on=self.ops[-1]["stream"])
+        else:
+            self._add("capture_end", graph=self.capturing)
+            self.graphs.append(self.capturing)
+            self.capturing = None
+            self.has_deferred = False
 
     def _walk_conf(self) -> None:
         if "max_split" in self.config["conf"]:
@@ -274,7 +328,9 @@ class Generator:
             self.pools_made += 1
             pool = Pool(f"p{self.pools_made}", use_on_oom=self._chance(0.4))
             self.pools[pool.name] = pool
-            self._add("pool_new", pool=pool.name, no_split=self._chance(0.25), use_on_oom=pool.use_on_oom)
+            self._add(
+                "pool_new", pool=pool.name, no_split=self._chance(0.25), use_on_oom=pool.use_on_oom
+            )
         elif self.pools:
             pool = self.pools[self.random.choice(sorted(self.pools))]
             # Its blocks may have been lent to anybody.
@@ -306,8 +362,8 @@ class Generator:
     def _add(self, op: str, **fields: Any) -> None:
         self.ops.append({"op": op, **fields})
 
-    def _stream(self) -> int:
-        return self.random.randrange(self.stream_count)
+    def _stream(self, first: int = 0) -> int:
+        return self.random.randrange(first, max(self.stream_count, first + 1))
 
     def _chance(self, probability: float) -> bool:
         return self.random.random() < probability

@@ -4,7 +4,7 @@
     python oracle.py --batch OUTDIR TRACE.jsonl...      one torch import, one forked child for each trace
 
 A trace is JSON lines, the first a `config`. One JSON line comes out for each: where the block is, what was raised, the
-counters, the allocator's own trace entries of this step, and the segments with their blocks.
+counters, the allocator's own trace entries of this step, and the segments with their blocks; in the last line every counter.
 
     config              capacity, devices, ctx, conf, fraction, events (auto | manual), free_syncs
     alloc               id, size, stream, pool?, dev?
@@ -191,7 +191,9 @@ class Oracle:
         self.shim.set_external(op.get("dev", 0), op["bytes"])
 
     def _pool_new(self, op: Json) -> Json:
-        pool = self.torch.cuda.MemPool(use_on_oom=op.get("use_on_oom", False), no_split=op.get("no_split", False))
+        pool = self.torch.cuda.MemPool(
+            use_on_oom=op.get("use_on_oom", False), no_split=op.get("no_split", False)
+        )
         self.pools[op["pool"]] = pool
         return {"pool_id": list(pool.id)}
 
@@ -247,6 +249,18 @@ class Oracle:
         if with_layout:
             row |= self._layout(snapshot["segments"])
         return row
+
+    def memory_stats(self) -> Json | list[Json]:
+        """Every counter, as PyTorch gives them; pools are keyed `first,second`."""
+        rows: list[Json] = []
+        for device in range(self.device_count):
+            row = dict(self.torch._C._cuda_memoryStats(device))
+            row["reserved_bytes_by_private_pools"] = {
+                ",".join(map(str, pool)): stat
+                for pool, stat in row["reserved_bytes_by_private_pools"].items()
+            }
+            rows.append(row)
+        return rows[0] if self.device_count == 1 else rows
 
     def _stats(self, device: int) -> Json:
         memory = self.torch._C._cuda_memoryStats(device)
@@ -316,7 +330,8 @@ class Oracle:
         rows, canonical = [], []
         for segment in segments:
             blocks = [
-                [block["size"], BLOCK_LETTERS[block["state"]], block["requested_size"]] for block in segment["blocks"]
+                [block["size"], BLOCK_LETTERS[block["state"]], block["requested_size"]]
+                for block in segment["blocks"]
             ]
             pool_id = list(segment["segment_pool_id"])
             row = {
@@ -361,9 +376,13 @@ class Oracle:
         return self.streams[key]
 
 
-def run(trace: Path, out: Path, torch: ModuleType, layout_every: int, conf_from_environment: bool) -> None:
+def run(
+    trace: Path, out: Path, torch: ModuleType, layout_every: int, conf_from_environment: bool
+) -> None:
     """Writes one line for each line of the trace; each is complete before the next step, which may crash."""
-    lines = [json.loads(line) for line in trace.read_text(encoding="utf-8").splitlines() if line.strip()]
+    lines = [
+        json.loads(line) for line in trace.read_text(encoding="utf-8").splitlines() if line.strip()
+    ]
     config, ops = lines[0], lines[1:]
     if config["op"] != "config":
         raise ValueError(f"{trace}: the first line must be a config")
@@ -377,9 +396,12 @@ def run(trace: Path, out: Path, torch: ModuleType, layout_every: int, conf_from_
                 row["id"] = op["id"]
             try:
                 row |= oracle.step(op)
-            except Exception as error:  # noqa: BLE001 - whatever the allocator raises is part of the result
+            except Exception as error:  # whatever the allocator raises is part of the result
                 row["error"] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-            row |= oracle.observe(i % layout_every == 0 or i == len(ops))
+            is_last = i == len(ops)
+            row |= oracle.observe(is_last or i % layout_every == 0)
+            if is_last:
+                row["memory_stats"] = oracle.memory_stats()
             file.write(json.dumps(row) + "\n")
             file.flush()
 
@@ -398,7 +420,7 @@ def run_batch(traces: list[Path], folder: Path, layout_every: int) -> list[Path]
                     config = json.loads(file.readline())
                 os.environ.update(fake_devices(config).environment())
                 run(trace, folder / trace.name, torch, layout_every, conf_from_environment=False)
-            except BaseException:  # noqa: BLE001 - the child must not go on as the parent
+            except BaseException:  # the child must not go on as the parent
                 traceback.print_exc()
                 os._exit(1)
             os._exit(0)
@@ -410,7 +432,9 @@ def run_batch(traces: list[Path], folder: Path, layout_every: int) -> list[Path]
 
 def main() -> int:
     """Runs the command line. Returns the exit status: 1 when a trace ended early."""
-    parser = argparse.ArgumentParser(description="Run allocator traces on the real CUDACachingAllocator.")
+    parser = argparse.ArgumentParser(
+        description="Run allocator traces on the real CUDACachingAllocator."
+    )
     parser.add_argument("traces", nargs="+", type=Path)
     parser.add_argument("-o", "--out", type=Path, default=Path("/dev/stdout"))
     parser.add_argument("--layout-every", type=int, default=1, metavar="N")

@@ -53,7 +53,9 @@ def train(shape: Shape, steps: int) -> None:
 
         def forward(self, x: Tensor) -> Tensor:
             batch, sequence, width = x.shape
-            qkv = self.qkv(self.attention_norm(x)).view(batch, sequence, 3, shape.heads, width // shape.heads)
+            qkv = self.qkv(self.attention_norm(x)).view(
+                batch, sequence, 3, shape.heads, width // shape.heads
+            )
             q, k, v = qkv.permute(2, 0, 3, 1, 4)
             attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
             x = x + self.projection(attended.transpose(1, 2).reshape(batch, sequence, width))

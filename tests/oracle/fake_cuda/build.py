@@ -53,7 +53,14 @@ def build() -> Libraries:
         runtime_sources = [SOURCES / name for name in ("state.cpp", "memory.cpp", "streams.cpp")]
         if _is_stale(libraries.runtime, [*runtime_sources, SOURCES / "state.h"]):
             _compile(
-                ["g++", "-std=c++17", "-O2", "-fvisibility=hidden", "-static-libstdc++", "-static-libgcc"],
+                [
+                    "g++",
+                    "-std=c++17",
+                    "-O2",
+                    "-fvisibility=hidden",
+                    "-static-libstdc++",
+                    "-static-libgcc",
+                ],
                 [f"-I{cuda_headers()}"],
                 runtime_sources,
                 libraries.runtime,
@@ -62,7 +69,10 @@ def build() -> Libraries:
         gcc = ["gcc", "-O1"]
         stubs = {
             SOURCES / "fake_cublas.c": (libraries.cublas, []),
-            SOURCES / "stub_libcuda.c": (libraries.folder / "libcuda.so.1", ["-Wl,-soname,libcuda.so.1"]),
+            SOURCES / "stub_libcuda.c": (
+                libraries.folder / "libcuda.so.1",
+                ["-Wl,-soname,libcuda.so.1"],
+            ),
             SOURCES / "fake_nvml.c": (
                 libraries.folder / "libnvidia-ml.so.1",
                 ["-Wl,-soname,libnvidia-ml.so.1"],
@@ -85,7 +95,16 @@ def _compile(compiler: list[str], flags: list[str], sources: list[Path], target:
     if shutil.which(compiler[0]) is None:
         raise CannotBuildError(f"{compiler[0]} is not installed")
     unfinished = target.with_suffix(".tmp")
-    command = [*compiler, "-shared", "-fPIC", *flags, *map(str, sources), "-ldl", "-o", str(unfinished)]
+    command = [
+        *compiler,
+        "-shared",
+        "-fPIC",
+        *flags,
+        *map(str, sources),
+        "-ldl",
+        "-o",
+        str(unfinished),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise CannotBuildError(f"{' '.join(command)} failed:\n{done.stderr}")
@@ -114,7 +133,8 @@ def _header_folders() -> Iterator[Path]:
 def _is_cuda_13(header: Path) -> bool:
     text = header.read_text(encoding="utf-8", errors="replace")
     return any(
-        line.split()[:2] == ["#define", "CUDART_VERSION"] and line.split()[2][:2] == "13" for line in text.splitlines()
+        line.split()[:2] == ["#define", "CUDART_VERSION"] and line.split()[2][:2] == "13"
+        for line in text.splitlines()
     )
 
 

@@ -60,4 +60,4 @@ def start_again(preload: Preload, variables: dict[str, str] | None = None) -> No
         return
     environment = {**os.environ, **(variables or {}), **preload.environment(), _STARTED: "1"}
     environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    os.execve(sys.executable, [sys.executable, *sys.argv], environment)
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
