@@ -106,6 +106,17 @@ export interface MeasuredFacts {
   readonly censored: ReadonlySet<number>;
   /** Sentences: what is not known, how it was obtained. */
   readonly notes: readonly string[];
+  /** Of a captured run: what it may be used for, and the digest of its configuration. */
+  readonly purpose?: 'calibration' | 'validation';
+  readonly configuration?: string;
+}
+
+/** The calibration profile that stands for the memory outside the allocator (see measured/calibration). */
+export interface CalibrationFacts {
+  readonly name: string;
+  /** Digests of the configurations that it was measured on. */
+  readonly configurations: readonly string[];
+  readonly notes: readonly string[];
 }
 
 export interface Analysis {
@@ -117,6 +128,8 @@ export interface Analysis {
   readonly devices: readonly DeviceAnalysis[];
   /** Absent for an estimate. */
   readonly measured?: MeasuredFacts;
+  /** Absent without a profile. */
+  readonly calibration?: CalibrationFacts;
 }
 
 /** @throws UserError when the file is not a readable trace or an option does not parse. */

@@ -3,6 +3,7 @@
 import type { Command } from './command.ts';
 import { allocatorCommands } from './commands/allocator.ts';
 import { cacheList, cachePrune } from './commands/cache.ts';
+import { calibrate } from './commands/calibrate.ts';
 import { capture } from './commands/capture.ts';
 import { compare } from './commands/compare.ts';
 import { doctor } from './commands/doctor.ts';
@@ -20,6 +21,7 @@ export const COMMANDS: readonly Command[] = [
   report,
   compare,
   capture,
+  calibrate,
   exportCommand,
   fit,
   cacheList,

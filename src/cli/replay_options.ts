@@ -3,7 +3,7 @@
 import { resolve } from 'node:path';
 import { readComponents } from '../external/component.ts';
 import type { AnyAnalysisOptions } from '../measured/analysis.ts';
-import { choice, integer, type OptionTable, text } from './option.ts';
+import { choice, flag, integer, type OptionTable, text } from './option.ts';
 
 export interface ReplayConfig {
   readonly allocConf: string | undefined;
@@ -11,6 +11,8 @@ export interface ReplayConfig {
   readonly nccl: string | undefined;
   readonly topology: string | undefined;
   readonly external: string | undefined;
+  readonly profile: string | undefined;
+  readonly extrapolate: boolean;
   readonly bound: 'low' | 'likely' | 'high';
   readonly historyEntries: number | undefined;
 }
@@ -28,6 +30,11 @@ export const REPLAY_OPTIONS: OptionTable<ReplayConfig> = {
     defaultText: 'the preset of the GPU',
   }).optional(),
   external: text('FILE', 'JSON list of components outside the allocator and NCCL').optional(),
+  profile: text(
+    'NAME|FILE',
+    'calibration profile for memory outside the allocator (memtracker calibrate makes one)',
+  ).optional(),
+  extrapolate: flag('use the profile although it was measured on another topology'),
   bound: choice(
     ['low', 'likely', 'high'],
     'which figure of uncertain memory takes room on the device',
@@ -43,8 +50,11 @@ export const REPLAY_OPTIONS: OptionTable<ReplayConfig> = {
 /** @throws UserError when the file of components does not read. */
 export function replayTarget(config: ReplayConfig, cwd: string): AnyAnalysisOptions {
   const { allocConf, gpu, nccl, topology, external, bound, historyEntries } = config;
+  const { profile, extrapolate } = config;
   return {
     bound,
+    extrapolate,
+    ...(profile === undefined ? {} : { profile }),
     ...(allocConf === undefined ? {} : { allocConf }),
     ...(gpu === undefined ? {} : { gpu }),
     ...(nccl === undefined ? {} : { ncclVersion: nccl }),

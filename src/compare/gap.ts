@@ -2,7 +2,7 @@
 // phase in which the two part. Phases that ended out of memory are censored: the job wanted at least what stands there, so they
 // are shown and never scored.
 
-import type { Analysis, DeviceAnalysis } from '../attribution/analysis.ts';
+import type { Analysis, DeviceAnalysis, MeasuredFacts } from '../attribution/analysis.ts';
 import { type Frame, frameText, isLibraryFrame } from '../attribution/frames.ts';
 import { UserError } from '../base/errors.ts';
 import { MEMORY_KINDS, type MemoryKind, type PhaseSpan } from '../timeline/timeline.ts';
@@ -95,6 +95,7 @@ export function compareWithMeasurement(
       'give the estimate first and the measured run second: memtracker compare estimate.mtrace snapshot.pickle',
     );
   }
+  refuseToScoreCalibration(estimate, measured.measured);
   const { censored } = measured.measured;
   const estimateDevice = mainGpu(estimate);
   const measuredDevice = mainGpu(measured);
@@ -135,6 +136,26 @@ export function compareWithMeasurement(
     firstParting: firstParting(phases, estimateDevice, measuredDevice, tolerance),
     tolerance,
   };
+}
+
+/**
+ * A run that calibrates cannot validate, and neither can another run of the same configuration.
+ * @throws UserError `COMPARE_CALIBRATION`.
+ */
+function refuseToScoreCalibration({ calibration }: Analysis, measured: MeasuredFacts): void {
+  if (measured.purpose === 'calibration') {
+    throw new UserError(
+      'COMPARE_CALIBRATION',
+      'the measured run was captured for calibration; an estimate is scored on runs captured with --purpose validation',
+    );
+  }
+  const { configuration } = measured;
+  if (configuration !== undefined && calibration?.configurations.includes(configuration) === true) {
+    throw new UserError(
+      'COMPARE_CALIBRATION',
+      `the calibration profile ${calibration.name} was measured on this very configuration; score it on another one, or leave --profile out`,
+    );
+  }
 }
 
 /** Phases are entered outermost first: of those that part, the one whose own inner phases do not is where it happens. */

@@ -4,15 +4,28 @@ import {
   type Analysis,
   type AnalysisOptions,
   analyze,
+  analyzeTrace,
   DeviceAnalysis,
 } from '../attribution/analysis.ts';
 import type { Bytes } from '../base/bytes.ts';
+import type { ExternalPart } from '../device/gpu_device.ts';
 import { capacityOf, type DeviceCapacity, parseCapacity } from '../device/gpus.ts';
+import { readTrace } from '../trace/reader.ts';
+import { configurationOf } from './calibration/calibrate.ts';
+import { applyProfile, profilePath, readProfile, topologyOfTrace } from './calibration/profile.ts';
+import type { CapturedRun } from './capture/capture_run.ts';
 import { isTraceFile, readMeasuredRun } from './formats.ts';
 import type { MeasuredRun } from './measured_run.ts';
 import type { SnapshotRunOptions } from './snapshot_run.ts';
 
-export type AnyAnalysisOptions = AnalysisOptions & SnapshotRunOptions;
+export interface ProfileOptions {
+  /** Name or path of a calibration profile, for an estimate's memory outside the allocator. */
+  readonly profile?: string;
+  /** Use the profile although it was measured on another topology; its evidence is then `assumed`. */
+  readonly extrapolate?: boolean;
+}
+
+export type AnyAnalysisOptions = AnalysisOptions & SnapshotRunOptions & ProfileOptions;
 
 /**
  * Analyses a trace, a captured run or a snapshot, told apart by content.
@@ -22,8 +35,37 @@ export async function analyzeFile(
   path: string,
   options: AnyAnalysisOptions = {},
 ): Promise<Analysis> {
-  if (await isTraceFile(path)) return analyze(path, options);
-  return measuredAnalysis(await readMeasuredRun(path, options), options);
+  if (!(await isTraceFile(path))) {
+    return measuredAnalysis(await readMeasuredRun(path, options), options);
+  }
+  return options.profile === undefined
+    ? analyze(path, options)
+    : calibratedAnalysis(path, options.profile, options);
+}
+
+/** An estimate with a measured figure for what is outside the allocator. */
+async function calibratedAnalysis(
+  path: string,
+  profileName: string,
+  options: AnyAnalysisOptions,
+): Promise<Analysis> {
+  const profile = await readProfile(profilePath(profileName, process.env));
+  const trace = await readTrace(path);
+  const gpu = options.gpu === undefined ? trace.header.gpu.name : deviceName(options.gpu);
+  const { components, notes } = applyProfile(profile, topologyOfTrace(trace, gpu), options);
+  const analysis = analyzeTrace(
+    trace,
+    { ...options, components: [...(options.components ?? []), ...components] },
+    path,
+  );
+  const { name, configurations } = profile;
+  return { ...analysis, calibration: { name, configurations, notes } };
+}
+
+/** A capacity that is only a number has no name. */
+function deviceName(gpu: string): string {
+  const capacity = parseCapacity(gpu);
+  return capacity.gpu?.deviceName ?? capacity.name;
 }
 
 /** @throws UserError when `options.gpu` is not a GPU or a size. */
@@ -37,7 +79,7 @@ export function measuredAnalysis(run: MeasuredRun, options: AnalysisOptions = {}
     timeline: run.timeline,
     outOfMemory: run.timeline.outOfMemory,
     evidence: { allocator: 'executed', external: readings ? 'executed' : 'unknown' },
-    externalAt: () => [],
+    externalAt: (event) => externalReading(run, event),
     notes: [],
     freshDevice: null,
   });
@@ -46,8 +88,36 @@ export function measuredAnalysis(run: MeasuredRun, options: AnalysisOptions = {}
     trace: run.trace,
     options,
     devices: [device],
-    measured: { format: run.format, censored: run.censored, notes: run.notes },
+    measured: {
+      format: run.format,
+      censored: run.censored,
+      notes: run.notes,
+      ...(isCaptured(run)
+        ? { purpose: run.capture.purpose, configuration: configurationOf(run.capture) }
+        : {}),
+    },
   };
+}
+
+function isCaptured(run: MeasuredRun): run is CapturedRun {
+  return 'capture' in run;
+}
+
+/** What the driver said, at the events where it was asked. */
+function externalReading(run: MeasuredRun, event: number): ExternalPart[] {
+  const bytes = run.timeline.series.external[event];
+  if (bytes === undefined || Number.isNaN(bytes)) return [];
+  return [
+    {
+      name: 'device memory outside the allocator',
+      category: 'residual',
+      bytes,
+      low: bytes,
+      high: bytes,
+      evidence: 'executed',
+      provenance: 'used on the device − reserved, cudaMemGetInfo at a phase boundary',
+    },
+  ];
 }
 
 function capacityOfRun(run: MeasuredRun, options: AnalysisOptions): DeviceCapacity {

@@ -394,8 +394,10 @@ function growth(device: DeviceAnalysis): Section[] {
   ];
 }
 
-function caveats({ trace, measured, devices }: Analysis): Section[] {
-  const sentences: Sentence[] = (measured?.notes ?? []).map(warning);
+function caveats({ trace, measured, calibration, devices }: Analysis): Section[] {
+  const sentences: Sentence[] = [...(measured?.notes ?? []), ...(calibration?.notes ?? [])].map(
+    warning,
+  );
   for (const note of new Set(devices.flatMap(({ notes }) => notes))) sentences.push(plain(note));
   const uncovered = new Map<string, number>();
   for (const { name } of trace.uncovered) uncovered.set(name, (uncovered.get(name) ?? 0) + 1);
