@@ -132,7 +132,7 @@ inBrowser('the table sorts and filters, and a row opens its details', async () =
   await page.locator('#filter').fill('activation layers.2');
   expect(await page.locator('[data-test=tensor-count]').getAttribute('data-count')).toBe('2');
   await page.locator('[data-test=tensors] [data-storage]').first().click();
-  const details = await page.locator('[data-test=details]').innerText();
+  const details = await page.locator('[data-test=details]').textContent();
   expect(details).toContain('activations saved for backward: layers.2.feed_forward');
   expect(details).toContain('model.py:160');
   await page.keyboard.press('Escape');
@@ -203,7 +203,7 @@ inBrowser('keys step, jump, zoom and turn the page dark', async () => {
 inBrowser('a run that does not fit shows where it ends', async () => {
   const full = await analyze(trace, { gpu: '400MiB' });
   const page = await open(await htmlReport(full));
-  expect(await page.locator('p.warning').innerText()).toContain('Does not fit');
+  expect(await page.locator('p.warning').textContent()).toContain('Does not fit');
   await page.close();
 });
 
