@@ -64,7 +64,7 @@ function uncertain(
  *
  * - One NVLink domain: RING for everything but large all-reduces. RING's LL protocol has the least latency (TREE never beats
  *   it there), and NVLS wins once the payload is worth its 25 µs of latency: about 1.1 MB on eight H100
- *   (NCCL v2.27.5-1 src/graph/tuning.cc: 25 µs + n / 300 GB/s against 15 µs + n / 80.6 GB/s). Four ranks stay with RING:
+ *   (NCCL v2.27.5-1 src/graph/tuning.cc: 25 µs + n / 267 GB/s against 15 µs + n / 80.6 GB/s). Four ranks stay with RING:
  *   observed at 4 KiB and 512 MiB on H100 and GB200.
  * - Several domains: TREE for small all-reduces, NVLS_TREE for large ones (observed at 4 KiB and 512 MiB on 2 x 8 H100),
  *   TREE or RING without NVLS.
@@ -109,17 +109,20 @@ function allReduceChoice({
     if (size <= 256 * KiB) return certain('ring', 'RING LL has the least latency in one domain');
     if (layout.size <= 4) return certain('ring', 'RING is faster than NVLS up to 4 ranks');
     if (layout.size < 8) {
+      // Bandwidths of the time model of 2.27.5 for 5, 6 and 7 ranks: NVLS 250, 250, 233 against RING 225, 216, 210 GB/s on
+      // compute capability 9; 375, 450, 525 against 450, 432, 420 on 10. Later releases weigh NVLS differently.
+      const likely = topology.computeCapability >= 100 && layout.size === 5 ? 'ring' : 'nvls';
       return uncertain(
         ['ring', 'nvls'],
-        'nvls',
-        'NVLS or RING: the crossing for 5 to 7 ranks is not known',
+        size >= 8 * MiB ? likely : 'ring',
+        'NVLS or RING: close to each other for 5 to 7 ranks',
       );
     }
     if (size >= 8 * MiB) return certain('nvls', 'NVLS has the highest bandwidth from 8 ranks on');
     return uncertain(
       ['ring', 'nvls'],
-      size >= 1.1e6 ? 'nvls' : 'ring',
-      'NVLS or RING: the crossing is near 1.1 MB and moves with the release',
+      size >= (topology.computeCapability >= 100 ? 2.3e6 : 1.1e6) ? 'nvls' : 'ring',
+      'NVLS or RING: the crossing is near 1.1 MB (2.3 MB on Blackwell) and moves with the release',
     );
   }
   if (size <= SMALL) return certain('tree', 'TREE has the least latency across nodes');

@@ -11,6 +11,8 @@ import type { Topology } from './topology.ts';
 export interface ChannelCounts {
   /** Different rings found by the search, before they are duplicated. */
   readonly search: number;
+  /** Rings enter a node on one rail and leave it on the next one, so that no traffic crosses NVLink only to reach its card. */
+  readonly alternatesRails: boolean;
   /** Ring and tree channels ("coll channels" in NCCL's log). */
   readonly ring: number;
   /** Point-to-point channels, and those used towards one peer. */
@@ -43,11 +45,18 @@ export interface GroupSituation {
   readonly maxCtas?: number | undefined;
 }
 
-/** Search channels and whether they are certain. */
-interface SearchEstimate {
-  readonly low: number;
-  readonly likely: number;
-  readonly high: number;
+/** What the search found. */
+interface Rings {
+  readonly count: number;
+  /** GB/s of one ring. */
+  readonly speed: number;
+  readonly alternatesRails: boolean;
+}
+
+interface RingEstimate {
+  readonly low: Rings;
+  readonly likely: Rings;
+  readonly high: Rings;
   readonly evidence: Evidence;
   readonly source: string;
 }
@@ -69,79 +78,93 @@ function linkBandwidth(computeCapability: number): number {
   return computeCapability >= 90 ? 20.6 : 20;
 }
 
-/** The rings found by the search, before doubling. */
-function searchChannels({ topology, layout, release }: GroupSituation): SearchEstimate {
-  const exact = (channels: number, evidence: Evidence, source: string): SearchEstimate => ({
-    low: channels,
-    likely: channels,
-    high: channels,
-    evidence,
-    source,
-  });
+/** The fastest ring that the search tries between nodes (src/graph/search.cc, speedArrayInter). */
+const FASTEST_NETWORK_RING = 48;
+
+/**
+ * Rings between nodes with one network card for each GPU (rails): as many as the cards' bandwidth holds, then duplicated at
+ * half the speed where there are few of them (src/graph/search.cc, ncclTopoCompute and ncclTopoDupChannels). The code of
+ * NCCL 2.27.5 was run on 1 to 8 GPUs with cards of 100 to 800 Gb/s, on A100, H100, B200 and B300, and finds the same.
+ */
+function railRings({ topology, layout, release }: GroupSituation): Rings {
+  const { bandwidth } = topology.network;
+  let speed = Math.min(bandwidth, FASTEST_NETWORK_RING);
+  let count = Math.max(1, Math.floor((layout.ranksPerDomain * bandwidth) / speed));
+  const few = !(topology.computeCapability > 80 && speed < 50 && count > 4);
+  if (speed >= 25 && few) {
+    count *= 2;
+    speed /= 2;
+  }
+  count = Math.min(count, release.maxChannels / 2);
+  const { nvlink } = topology;
+  const capacity = nvlink ? nvlink.links * linkBandwidth(topology.computeCapability) : 0;
+  return { count, speed, alternatesRails: nvlink !== undefined && count * speed > capacity };
+}
+
+function searchRings(situation: GroupSituation): RingEstimate {
+  const { topology, layout, release } = situation;
+  const { nvlink, network } = topology;
+  const between = (
+    low: number,
+    likely: number,
+    high: number,
+    evidence: Evidence,
+    source: string,
+  ) => {
+    const rings = (count: number): Rings => ({ count, speed: 0, alternatesRails: false });
+    return { low: rings(low), likely: rings(likely), high: rings(high), evidence, source };
+  };
+  const exactly = (count: number, source: string) => between(count, count, count, 'source', source);
   if (layout.size === 1) {
-    return exact(
+    return exactly(
       release.maxChannels / 2,
-      'source',
       'a single rank gets every channel (src/graph/search.cc)',
     );
   }
   if (layout.domains.length === 1) {
-    if (topology.nvlink) return exact(topology.nvlink.ringChannels / 2, 'source', topology.source);
-    // Two GPUs on PCIe get 2 rings (observed); for more of them the figure depends on switches and sockets.
-    if (layout.size === 2) return exact(2, 'source', topology.source);
-    return { low: 1, likely: 2, high: 4, evidence: 'assumed', source: topology.source };
+    if (nvlink) return exactly(nvlink.ringChannels / 2, topology.source);
+    // On PCIe the count depends on switches and sockets: 1 or 2 between two GPUs, seen with different trees of bridges.
+    return between(1, 2, 4, 'assumed', topology.source);
   }
-  const { cardsPerNode, bandwidth } = topology.network;
   const local = layout.ranksPerDomain;
-  const nodesPerDomain = Math.max(1, Math.ceil(local / topology.gpusPerNode));
-  const cards = Math.max(1, Math.min(local, cardsPerNode * nodesPerDomain));
-  const nvlink = topology.nvlink;
-  if (local === 1)
-    return exact(1, 'source', 'one GPU and one card a node: one ring (src/graph/search.cc)');
-  if (nvlink) {
-    const fastest = Math.max(
-      1,
-      Math.round((nvlink.links * linkBandwidth(topology.computeCapability)) / bandwidth),
-    );
-    const rings = Math.min(cards, fastest, release.maxChannels / 2);
-    const source = 'one ring for each local card (rails), within the NVLink bandwidth';
-    // Seen for whole nodes of eight GPUs with eight cards; other shapes follow the same rule, unobserved.
-    if (local === 8 && rings === 8) return exact(8, 'source', source);
-    return {
-      low: Math.max(1, Math.floor(rings / 2)),
-      likely: rings,
-      high: Math.min(2 * rings, release.maxChannels / 2),
-      evidence: 'assumed',
-      source,
-    };
+  const railed = network.cardsPerNode >= topology.gpusPerNode || local === 1;
+  if ((nvlink || local === 1) && railed) {
+    const rings = railRings(situation);
+    const source = 'src/graph/search.cc: one ring for each card, duplicated where they are few';
+    if (local <= 8) return { low: rings, likely: rings, high: rings, evidence: 'source', source };
+    // Larger NVLink domains were not looked at.
+    const fewer = { ...rings, count: Math.max(1, Math.floor(rings.count / 2)) };
+    return { low: fewer, likely: rings, high: rings, evidence: 'assumed', source };
   }
-  return { low: 1, likely: 2, high: 4, evidence: 'assumed', source: topology.source };
+  if (nvlink) {
+    const cards = Math.max(1, Math.min(local, network.cardsPerNode));
+    return between(Math.ceil(cards / 2), cards, 2 * cards, 'assumed', 'one ring for each card');
+  }
+  return between(1, 1, 2, 'assumed', topology.source);
 }
 
 /** Channels of one communicator on this machine. Lower and upper figures differ where the search is not known. */
 export function channelCounts(situation: GroupSituation): ChannelEstimate {
-  const search = searchChannels(situation);
+  const { low, likely, high, evidence, source } = searchRings(situation);
   return {
-    low: countsFrom(search.low, situation),
-    likely: countsFrom(search.likely, situation),
-    high: countsFrom(search.high, situation),
-    evidence: search.evidence,
-    source: search.source,
+    low: countsFrom(low, situation),
+    likely: countsFrom(likely, situation),
+    high: countsFrom(high, situation),
+    evidence,
+    source,
   };
 }
 
-function countsFrom(search: number, situation: GroupSituation): ChannelCounts {
+function countsFrom(rings: Rings, situation: GroupSituation): ChannelCounts {
   const { release, environment: env, layout, topology } = situation;
   const { minCtas, maxCtas } = ctaLimits(situation);
   const maximum = Math.min(env.maxChannels, maxCtas);
   const minimum = Math.max(env.minChannels, minCtas);
 
-  // ncclTopoPostset: doubled; doubled again on fast networks with less than eight ranks a node; then the user's limits.
-  let ring = Math.min(release.maxChannels, 2 * search);
-  const fastNetwork = topology.network.bandwidth > 45;
-  if (topology.computeCapability >= 90 && layout.domains.length > 1 && fastNetwork && ring < 16) {
-    ring *= 2;
-  }
+  // ncclTopoPostset: doubled; doubled again for few fast rings between nodes; then the user's limits.
+  let ring = Math.min(release.maxChannels, 2 * rings.count);
+  const manyDomains = layout.domains.length > 1;
+  if (topology.computeCapability >= 90 && manyDomains && rings.speed > 45 && ring < 16) ring *= 2;
   ring = Math.max(Math.min(ring, maximum), minimum);
 
   // ncclTopoComputeP2pChannels.
@@ -149,7 +172,8 @@ function countsFrom(search: number, situation: GroupSituation): ChannelCounts {
   p2p = Math.min(powerOfTwoUp(p2p), release.maxChannels);
 
   return {
-    search,
+    search: rings.count,
+    alternatesRails: rings.alternatesRails,
     ring,
     p2p,
     p2pPerPeer: p2pPerPeer(situation, p2p),

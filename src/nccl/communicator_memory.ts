@@ -213,17 +213,18 @@ export class CommunicatorMemory {
     const { layout } = this.#situation;
     const { counts } = this.#options;
     for (let channel = 0; channel < counts.ring; channel++) {
-      const { previous, next } = ringPeers(layout, channel, counts.search);
+      const { previous, next } = ringPeers(layout, channel, counts);
       this.#connect('send', channel, next, 'P2P buffers (ring)', 'NET buffers (ring)');
       this.#connect('receive', channel, previous, 'P2P buffers (ring)', 'NET buffers (ring)');
     }
   }
 
   #connectTree(): void {
-    const { layout } = this.#situation;
+    const { layout, topology } = this.#situation;
     const { counts } = this.#options;
+    const balanced = topology.computeCapability < 90;
     for (let channel = 0; channel < counts.ring; channel++) {
-      const { up, down } = treePeers(layout, channel, counts.search);
+      const { up, down } = treePeers(layout, channel, counts.search, balanced);
       for (const peer of up === undefined ? down : [up, ...down]) {
         this.#connect('send', channel, peer, 'P2P buffers (tree)', 'NET buffers (tree)');
         this.#connect('receive', channel, peer, 'P2P buffers (tree)', 'NET buffers (tree)');

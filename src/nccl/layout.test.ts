@@ -43,9 +43,10 @@ test('a ring visits every rank once and its neighbours agree, on every shape', (
   ]) {
     const domains = nodes(count, local);
     const search = count === 1 ? 12 : local;
-    for (let channel = 0; channel < 2 * search; channel++) {
+    for (let channel = 0; channel < 4 * search; channel++) {
+      const alternatesRails = channel >= 2 * search;
       const peers = domains.map((_, self) =>
-        ringPeers(groupLayout(domains, self), channel, search),
+        ringPeers(groupLayout(domains, self), channel, { search, alternatesRails }),
       );
       let at = 0;
       const seen = new Set<number>();
@@ -59,11 +60,28 @@ test('a ring visits every rank once and its neighbours agree, on every shape', (
   }
 });
 
-test('rings between nodes with an even number of rails never cross rails', () => {
+test('rings of eight H100 are those that the search of NCCL 2.27.5 prints', () => {
+  // Its graph for eight GPUs with a card each: 0 7 6 5 4 3 2 1 from card 0 to card 1, 1 2 3 4 5 6 7 0 from 1 to 0, and so on.
+  const domains = nodes(2, 8);
+  const path = (channel: number, first: number) => {
+    const ranks = [first];
+    while (ranks.length < 8) {
+      const layout = groupLayout(domains, ranks[ranks.length - 1]);
+      ranks.push(ringPeers(layout, channel, { search: 8, alternatesRails: true }).next);
+    }
+    return ranks.join(' ');
+  };
+  expect(path(0, 0)).toBe('0 7 6 5 4 3 2 1');
+  expect(path(1, 1)).toBe('1 2 3 4 5 6 7 0');
+  expect(path(6, 6)).toBe('6 5 4 3 2 1 0 7');
+});
+
+test('alternating rings between an even number of nodes never cross rails', () => {
   const domains = nodes(4, 8);
   for (let channel = 0; channel < 16; channel++) {
     for (let self = 0; self < domains.length; self++) {
-      const { next } = ringPeers(groupLayout(domains, self), channel, 8);
+      const layout = groupLayout(domains, self);
+      const { next } = ringPeers(layout, channel, { search: 8, alternatesRails: true });
       if (domains[next] !== domains[self]) expect(next % 8).toBe(self % 8);
     }
   }
@@ -80,9 +98,10 @@ test('a tree has one root, and parents and children agree, on every shape', () =
   ]) {
     const domains = nodes(count, local);
     const search = count === 1 ? 12 : local;
-    for (let channel = 0; channel < 2 * search; channel++) {
+    for (let channel = 0; channel < 4 * search; channel++) {
+      const balanced = channel >= 2 * search;
       const peers = domains.map((_, self) =>
-        treePeers(groupLayout(domains, self), channel, search),
+        treePeers(groupLayout(domains, self), channel, search, balanced),
       );
       expect(peers.filter(({ up }) => up === undefined)).toHaveLength(1);
       peers.forEach(({ up, down }, self) => {

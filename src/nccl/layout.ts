@@ -1,8 +1,8 @@
 // One communicator seen from one of its ranks: who shares its NVLink domain, and whom its rings and trees connect it to.
 //
-// NCCL finds the order of the GPUs inside a node by a search. What the search gives is written down here for the machines
-// that it was observed on: a switch (any order will do; the chain starts at the GPU next to the channel's network card) and
-// rails (card i of every node on one switch). A different order changes which rank pays, not what a channel costs.
+// NCCL finds the order of the GPUs inside a node by a search. What the search of NCCL 2.27.5 gives is written down here for GPUs
+// behind a switch, each with a network card of its own (rails): the chain of a channel starts at the GPU next to its card; rings
+// run downward from there, trees upward. A different order changes which rank pays, not what a channel costs.
 
 /** Peers of one channel. Indices are positions in the communicator. */
 export interface TreePeers {
@@ -49,31 +49,36 @@ export function groupLayout(domainOfPosition: readonly number[], self: number): 
   };
 }
 
-/**
- * The chain of one search channel through a domain: first the GPU where data enters from the network, last the one where
- * it leaves. Rings that alternate rails run even channels downward (card c in, c + 1 out) and odd ones upward.
- */
-function ringChain(members: readonly number[], channel: number, alternate: boolean): number[] {
+/** Every member once, from the one with index `head` on, upward (step 1) or downward (step -1). */
+function chainFrom(members: readonly number[], head: number, step: 1 | -1): number[] {
   const size = members.length;
-  const head = channel % size;
-  const step = alternate && channel % 2 === 0 ? size - 1 : 1;
-  return members.map((_, i) => members[(head + i * step) % size]);
+  return members.map((_, i) => members[(head + i * (step + size)) % size]);
+}
+
+/** Which rings a communicator has. */
+export interface RingShape {
+  /** Number of different rings; channels beyond it repeat them. */
+  readonly search: number;
+  /** Even rings enter on card c and leave on card c + 1, odd ones the other way round. */
+  readonly alternatesRails: boolean;
 }
 
 /**
- * Neighbours in the ring of a channel. `searchChannels` is the number of different rings; channels beyond it repeat them
- * (src/graph/connect.cc: connectRings, ncclTopoPostset, copyChannels).
+ * Neighbours in the ring of a channel (src/graph/connect.cc: connectRings, ncclTopoPostset, copyChannels).
  */
-export function ringPeers(layout: GroupLayout, channel: number, searchChannels: number): RingPeers {
+export function ringPeers(layout: GroupLayout, channel: number, shape: RingShape): RingPeers {
   const { domains, self, size } = layout;
   if (domains.length === 1) {
     return { previous: (self + size - 1) % size, next: (self + 1) % size };
   }
-  const search = channel % searchChannels;
-  // ncclTopoPostset swaps neighbouring rings on odd nodes, so that a ring never crosses rails.
-  const alternate = searchChannels % 2 === 0 && layout.ranksPerDomain % 2 === 0;
-  const chainOf = (domain: number) =>
-    ringChain(domains[domain], alternate && domain % 2 === 1 ? search ^ 1 : search, alternate);
+  const search = channel % shape.search;
+  const alternates = shape.alternatesRails && shape.search % 2 === 0;
+  const chainOf = (domain: number) => {
+    const members = domains[domain];
+    // ncclTopoPostset swaps neighbouring rings on odd nodes, so that a ring stays on its rails.
+    const ring = alternates && domain % 2 === 1 ? search ^ 1 : search;
+    return chainFrom(members, ring % members.length, alternates && ring % 2 === 1 ? 1 : -1);
+  };
   const chain = chainOf(layout.selfDomain);
   const at = chain.indexOf(self);
   const count = domains.length;
@@ -141,15 +146,25 @@ export function doubleBinaryTree(size: number, rank: number): readonly [TreeNode
 }
 
 /**
- * Neighbours in the tree of a channel: a chain inside each domain (src/graph/connect.cc, connectTrees, balanced pattern),
- * double binary trees between the domains' chains. The first `searchChannels` channels use one tree, the next as many the
- * other; further ones repeat these.
+ * Neighbours in the tree of a channel: a chain inside each domain, double binary trees between the chains
+ * (src/graph/connect.cc, connectTrees). The first `searchChannels` channels use one tree, the next as many the other; further
+ * ones repeat these.
+ * @param balanced the first child of a node hangs on the second GPU of its chain instead of on the first (pattern
+ *   BALANCED_TREE; what the search finds on compute capability 8, where newer GPUs get the pattern TREE).
  */
-export function treePeers(layout: GroupLayout, channel: number, searchChannels: number): TreePeers {
+export function treePeers(
+  layout: GroupLayout,
+  channel: number,
+  searchChannels: number,
+  balanced: boolean,
+): TreePeers {
   const { domains, self } = layout;
   const search = channel % searchChannels;
   const single = domains.length === 1;
-  const chainOf = (domain: number) => ringChain(domains[domain], single ? 0 : search, false);
+  const chainOf = (domain: number) => {
+    const members = domains[domain];
+    return chainFrom(members, single ? 0 : search % members.length, 1);
+  };
   const chain = chainOf(layout.selfDomain);
   const at = chain.indexOf(self);
   const down: number[] = at < chain.length - 1 ? [chain[at + 1]] : [];
@@ -158,10 +173,9 @@ export function treePeers(layout: GroupLayout, channel: number, searchChannels: 
 
   const which = Math.floor(channel / searchChannels) % 2;
   const node = doubleBinaryTree(domains.length, layout.selfDomain)[which];
-  // The first child of a node hangs on the second GPU of its chain, the second child on the first GPU.
   const holder = (domain: number, kind: 0 | 1) => {
     const there = chainOf(domain);
-    return kind === 0 ? there[1 % there.length] : there[0];
+    return balanced && kind === 0 ? there[1 % there.length] : there[0];
   };
   if (at === 0 && node.parent !== undefined) up = holder(node.parent, node.childKind);
   for (const kind of [0, 1] as const) {
