@@ -14,7 +14,12 @@ const LIBRARY = /(^|\/)torch\/|\/lib\/python3\.\d+\/(?!(site|dist)-packages\/)/;
 const OWN = /\/memtracker_sidecar\/|\/adapters\/(torchtitan|megatron|script)\/\w+\.py$/;
 
 export function isLibraryFrame(frame: Frame): boolean {
-  return LIBRARY.test(frame.file) || OWN.test(frame.file);
+  return LIBRARY.test(frame.file) || isOwnFrame(frame);
+}
+
+/** A frame of this program, which a run without it would not have. */
+export function isOwnFrame(frame: Frame): boolean {
+  return OWN.test(frame.file);
 }
 
 /** The innermost frame of the user's or the framework's code; the innermost at all when there is none. */

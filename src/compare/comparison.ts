@@ -4,6 +4,7 @@
 import type { Analysis, DeviceAnalysis } from '../attribution/analysis.ts';
 import { MEMORY_KINDS, type MemoryKind, type PhaseSpan } from '../timeline/timeline.ts';
 import { type Causes, causesOf } from './change.ts';
+import { pairDevices } from './device_pair.ts';
 import { matchPhases } from './phase_match.ts';
 
 /** A size on both sides; NaN where it is not known. */
@@ -46,18 +47,15 @@ export interface Comparison {
 const EXPLAINED_PHASES = 8;
 
 export function compareRuns(a: Analysis, b: Analysis): Comparison {
-  const names = (analysis: Analysis) => analysis.devices.map((device) => device.name);
-  const devices: DeviceComparison[] = [];
-  for (const device of a.devices) {
-    const other = b.devices.find(({ name }) => name === device.name);
-    if (other !== undefined) devices.push(compareDevices(device, other));
-  }
+  const pairs = pairDevices(a.devices, b.devices);
+  const left = (devices: readonly DeviceAnalysis[]) =>
+    devices.filter((device) => !pairs.flat().includes(device)).map(({ name }) => name);
   return {
     a,
     b,
-    devices,
-    onlyInA: names(a).filter((name) => !names(b).includes(name)),
-    onlyInB: names(b).filter((name) => !names(a).includes(name)),
+    devices: pairs.map(([first, second]) => compareDevices(first, second)),
+    onlyInA: left(a.devices),
+    onlyInB: left(b.devices),
   };
 }
 

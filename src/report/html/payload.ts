@@ -71,7 +71,10 @@ export interface BesidePayload {
 }
 
 export interface BesideDevice {
+  /** In the other run. */
   readonly name: string;
+  /** The device of the first run that it stands beside. */
+  readonly beside: string;
   /** Events of that run. */
   readonly event: readonly number[];
   /** The same instants on the axis of the first run: phases that match are laid over each other. */

@@ -5,6 +5,7 @@ import type { Analysis, DeviceAnalysis } from '../../attribution/analysis.ts';
 import { NEVER } from '../../attribution/lifetimes.ts';
 import { ModuleNames } from '../../attribution/module_name.ts';
 import { phaseTitle } from '../../attribution/phase_title.ts';
+import { pairDevices } from '../../compare/device_pair.ts';
 import { matchPhases } from '../../compare/phase_match.ts';
 import { EVENTS } from '../../protocol/events.ts';
 import { decimatedEvents } from '../../timeline/decimate.ts';
@@ -242,14 +243,14 @@ function phasesOf(trace: Trace): PhasePayload[] {
 
 function packBeside(main: Analysis, other: Analysis): BesidePayload {
   const devices: BesideDevice[] = [];
-  for (const device of other.devices) {
-    const same = main.devices.find(({ name }) => name === device.name);
-    if (device.capacity === null || same === undefined) continue;
+  for (const [same, device] of pairDevices(main.devices, other.devices)) {
+    if (device.capacity === null) continue;
     const { timeline } = device;
     const chosen = [...decimatedEvents(timeline, BESIDE_BUCKETS)];
     const align = alignment(timeline, same.timeline);
     devices.push({
       name: device.name,
+      beside: same.name,
       event: chosen,
       alignedEvent: chosen.map(align),
       allocated: chosen.map((event) => timeline.series.allocated[event]),

@@ -1,7 +1,7 @@
 // What was live at one event, grouped for the views: the rows of the table, the tree of the flame graph, the groups of modules.
 
 import { NO_MODULE } from '../../../attribution/attribution.ts';
-import { frameText, isLibraryFrame } from '../../../attribution/frames.ts';
+import { frameText, isLibraryFrame, isOwnFrame } from '../../../attribution/frames.ts';
 import { repeatedName } from '../../../attribution/module_name.ts';
 import type { Owner, Pass } from '../../../protocol/events.ts';
 import { PASSES } from '../../../protocol/events.ts';
@@ -142,7 +142,10 @@ export function stackTree(model: DeviceModel, rows: readonly TensorRow[]): TreeN
   for (const row of rows) {
     let path = paths.get(row.stack);
     if (path === undefined) {
-      path = framesOf(model, row.stack).reverse().map(frameText);
+      path = framesOf(model, row.stack)
+        .reverse()
+        .filter((frame) => !isOwnFrame(frame))
+        .map(frameText);
       paths.set(row.stack, path);
     }
     add(root, [...path, row.op], row.blockBytes);

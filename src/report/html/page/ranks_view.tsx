@@ -4,7 +4,7 @@ import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import uPlot from 'uplot';
 import { formatBytes } from '../../../base/bytes.ts';
 import { MEMORY_KINDS } from '../../../timeline/timeline.ts';
-import type { ReportDocument } from '../../document_schema.ts';
+import type { DeviceReport, ReportDocument } from '../../document_schema.ts';
 import { formatDelta } from '../../words.ts';
 import { AXIS_WIDTH, byteSplits, chartTheme, RIGHT_GAP } from './chart_theme.ts';
 import type { DeviceModel } from './device_model.ts';
@@ -18,9 +18,19 @@ interface Props {
 
 export function RanksView({ model, state, set }: Props) {
   const { payload } = model;
-  const runs: readonly { title: string; document: ReportDocument }[] = [payload, ...payload.beside];
   const first = payload.document.devices[model.name];
-  const peaks = runs.map(({ document }) => document.devices[model.name]?.peak);
+  const runs: readonly {
+    title: string;
+    document: ReportDocument;
+    device: DeviceReport | undefined;
+  }[] = [
+    { ...payload, device: first },
+    ...payload.beside.map((other) => {
+      const name = other.devices.find(({ beside }) => beside === model.name)?.name;
+      return { ...other, device: name === undefined ? undefined : other.document.devices[name] };
+    }),
+  ];
+  const peaks = runs.map(({ device }) => device?.peak);
   const largest = Math.max(
     1,
     ...peaks.map((peak) => peak?.resident.bytes ?? peak?.reserved.bytes ?? 0),
@@ -43,8 +53,7 @@ export function RanksView({ model, state, set }: Props) {
           </tr>
         </thead>
         <tbody>
-          {runs.map(({ title, document }, index) => {
-            const device = document.devices[model.name];
+          {runs.map(({ title, document, device }, index) => {
             const whole = device?.peak.resident.bytes ?? device?.peak.reserved.bytes ?? 0;
             return (
               <tr key={title + String(index)}>
@@ -92,7 +101,7 @@ export function RanksView({ model, state, set }: Props) {
 function Overlay({ model, state, set }: Props) {
   const { beside } = model.payload;
   const other = beside[Math.min(state.beside, beside.length - 1)];
-  const curve = other.devices.find(({ name }) => name === model.name);
+  const curve = other.devices.find(({ beside: name }) => name === model.name);
   const [aligned, setAligned] = useState(true);
   const host = useRef<HTMLDivElement>(null);
   const [width, setWidth] = useState(0);

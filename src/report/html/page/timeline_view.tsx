@@ -55,7 +55,11 @@ export function TimelineView({ model, report, state, set }: Props) {
   useEffect(() => {
     const element = host.current;
     if (element === null || width === 0) return;
-    const made = new uPlot(plotOptions(width, owners, latest), data, element);
+    const made = new uPlot(
+      plotOptions(width, owners, report.peak.resident.bytes !== null, latest),
+      data,
+      element,
+    );
     plot.current = made;
     const stop = interact(made, latest);
     return () => {
@@ -217,7 +221,12 @@ interface Latest {
   };
 }
 
-function plotOptions(width: number, owners: readonly Owner[], latest: Latest): uPlot.Options {
+function plotOptions(
+  width: number,
+  owners: readonly Owner[],
+  residentKnown: boolean,
+  latest: Latest,
+): uPlot.Options {
   const theme = chartTheme();
   const { stepped } = uPlot.paths;
   if (stepped === undefined) throw new Error('uPlot without stepped paths');
@@ -260,6 +269,7 @@ function plotOptions(width: number, owners: readonly Owner[], latest: Latest): u
       },
       {
         label: 'resident',
+        show: residentKnown,
         paths: steps,
         points: { show: false },
         stroke: theme.accent,

@@ -7,6 +7,6 @@ export const VIEWS = [
   { id: 'groups', title: 'Groups' },
   { id: 'tensors', title: 'Tensors' },
   { id: 'phases', title: 'Phases' },
-  { id: 'ranks', title: 'Ranks and runs' },
+  { id: 'ranks', title: 'Runs' },
 ] as const;
 export type ViewId = (typeof VIEWS)[number]['id'];
