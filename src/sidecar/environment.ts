@@ -370,6 +370,12 @@ async function pip(
   onProgress?.(`installing ${what}`, 'stage');
   const tail: string[] = [];
   const started = Date.now();
+  let step = 'starting';
+  const tell = () => {
+    const seconds = Math.round((Date.now() - started) / 1000);
+    onProgress?.(`installing ${what}: ${step} (${seconds} s)`, 'detail');
+  };
+  const clock = setInterval(tell, 1_000);
   const worker = execa(
     python,
     [
@@ -390,12 +396,15 @@ async function pip(
       ...(signal && { cancelSignal: signal }),
     },
   );
-  for await (const line of worker.iterable({ from: 'all' })) {
-    tail.push(line);
-    if (tail.length > 12) tail.shift();
-    const seconds = Math.round((Date.now() - started) / 1000);
-    const step = pipStep(line);
-    if (step !== undefined) onProgress?.(`installing ${what}: ${step} (${seconds} s)`, 'detail');
+  try {
+    for await (const line of worker.iterable({ from: 'all' })) {
+      tail.push(line);
+      if (tail.length > 12) tail.shift();
+      step = pipStep(line) ?? step;
+      tell();
+    }
+  } finally {
+    clearInterval(clock);
   }
   const result = await worker;
   signal?.throwIfAborted();

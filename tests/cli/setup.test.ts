@@ -110,6 +110,17 @@ test('another torch than the pinned one is refused with the command that mends i
   );
 }, 120_000);
 
+test('an installation that fails is told in the words of pip, and nothing looks whole', async () => {
+  const env = { ...(await environment()), PIP_NO_INDEX: '1', PIP_FIND_LINKS: '' };
+  const result = await memtracker(['setup', '-q'], { env });
+  expect(result.exitCode).toBe(3);
+  expect(result.stdout).toBe('');
+  expect(result.stderr).toMatch(
+    /^error: installing packages of the sidecar failed; pip said:\n.*No matching distribution found/s,
+  );
+  expect((await memtracker(['doctor'], { env })).exitCode).toBe(3);
+}, 60_000);
+
 test('MEMTRACKER_PYTHON that is no Python is refused', async () => {
   const env = { MEMTRACKER_PYTHON: '/nonexistent/python' };
   const result = await memtracker(['doctor'], { env });
