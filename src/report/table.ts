@@ -49,7 +49,7 @@ function cut(text: string, width: number, at: TableColumn['flexible']): string {
   return text.length <= width ? text : `${text.slice(0, width - 1)}…`;
 }
 
-/** `layers.11.attention.wq` cut to 15: `layers.1….wq`. */
+/** `layers.11.attention.wq` cut to 15: `layers.…tion.wq`. */
 export function cutMiddle(text: string, width: number): string {
   if (text.length <= width) return text;
   const tail = Math.floor((width - 1) / 2);

@@ -327,7 +327,7 @@ function drawMarks(plot: uPlot, { current: { state, report } }: Latest): void {
     ctx.stroke();
     const right = x > bbox.left + bbox.width / 2;
     ctx.textAlign = right ? 'right' : 'left';
-    ctx.fillText(label, x + (right ? -6 : 6), bbox.top + 30 * devicePixelRatio);
+    ctx.fillText(label, x + (right ? -6 : 6), bbox.top + bbox.height - 8 * devicePixelRatio);
   };
   if (report.out_of_memory !== null) {
     vertical(report.out_of_memory.event, theme.warning, '✖ out of memory', []);
