@@ -44,7 +44,7 @@ export const benchmark: Benchmark = {
       const sender = execa(python, ['-c', SENDER, stream.endpoint, stream.run], {
         env: { PYTHONPATH: packageFolder('python') },
       });
-      const progress = new LiveProgress();
+      const progress = new LiveProgress(1);
       let started = 0;
       const summary = await stream.receive({
         frame: async (raw, batch) => {

@@ -23,9 +23,14 @@ export class LiveProgress {
   /** Only storages of these devices are counted. */
   readonly #cudaDevices = new Set<number>();
   readonly #phases: { id: number; text: string }[] = [];
+  readonly #steps: number;
   #step = 0;
-  #steps = 0;
   #said = '';
+
+  /** @param steps optimizer steps that the run will make. */
+  constructor(steps: number) {
+    this.#steps = steps;
+  }
 
   see(events: readonly EventTuple[]): void {
     this.events += events.length;
@@ -57,12 +62,13 @@ export class LiveProgress {
       case CODE.device:
         if (event[2] === 'cuda') this.#cudaDevices.add(event[1] as number);
         return;
-      case CODE.phaseBegin:
-        this.#phases.push({
-          id: event[1] as number,
-          text: phaseText(event[2] as string, event[3] as Fields),
-        });
+      case CODE.phaseBegin: {
+        const labels = event[3] as Fields;
+        if (typeof labels.step === 'number') this.#step = labels.step;
+        const text = phaseText(event[2] as string, labels);
+        this.#phases.push({ id: event[1] as number, text });
         return;
+      }
       case CODE.phaseEnd: {
         const at = this.#phases.findIndex((phase) => phase.id === event[1]);
         if (at >= 0) this.#phases.length = at;
@@ -70,8 +76,6 @@ export class LiveProgress {
       }
       case CODE.progress:
         this.#said = event[1] as string;
-        this.#step = event[2] as number;
-        this.#steps = event[3] as number;
         return;
     }
   }
@@ -84,7 +88,7 @@ export class LiveProgress {
   /** `rank 3: step 1/2, forward_backward, 120,004 events, live peak 23.42 GiB` */
   line(label: string): string {
     const parts: string[] = [];
-    if (this.#steps > 0 && this.#step > 0) parts.push(`step ${this.#step}/${this.#steps}`);
+    if (this.#step > 0) parts.push(`step ${this.#step}/${this.#steps}`);
     const phase = this.#phases.at(-1)?.text ?? this.#said;
     if (phase !== '') parts.push(phase);
     if (this.events > 0) {

@@ -111,7 +111,7 @@ export async function traceRun(job: TraceJob, context: TraceContext): Promise<Tr
       origin: 'estimate',
     } satisfies TraceHeader);
     try {
-      return await new TraceRun(adapter, context, stream, writer, started).run(spec);
+      return await new TraceRun(spec, adapter, context, stream, writer, started).run();
     } finally {
       await writer.abandon();
     }
@@ -174,22 +174,26 @@ function workerSpec(
 }
 
 class TraceRun {
+  readonly #spec: WorkerSpec;
   readonly #adapter: Adapter;
   readonly #context: TraceContext;
   readonly #stream: EventStream;
   readonly #writer: TraceWriter;
   readonly #started: number;
-  readonly #progress = new LiveProgress();
+  readonly #progress: LiveProgress;
   readonly #uncovered: EventOf<'uncovered'>[] = [];
   #fatal: EventOf<'error'> | undefined;
 
   constructor(
+    spec: WorkerSpec,
     adapter: Adapter,
     context: TraceContext,
     stream: EventStream,
     writer: TraceWriter,
     started: number,
   ) {
+    this.#spec = spec;
+    this.#progress = new LiveProgress(spec.steps);
     this.#adapter = adapter;
     this.#context = context;
     this.#stream = stream;
@@ -197,13 +201,13 @@ class TraceRun {
     this.#started = started;
   }
 
-  async run(spec: WorkerSpec): Promise<TraceOutcome> {
+  async run(): Promise<TraceOutcome> {
     const { environment, env, signal, onProgress, onLine, onStarted, timeouts } = this.#context;
     const specPath = join(this.#stream.folder.path, 'worker.json');
-    await writeFile(specPath, JSON.stringify(spec), { mode: 0o600 });
+    await writeFile(specPath, JSON.stringify(this.#spec), { mode: 0o600 });
     const worker = new Worker({
       command: [environment.python, '-m', 'memtracker_sidecar', specPath],
-      cwd: spec.cwd,
+      cwd: this.#spec.cwd,
       env: workerEnvironment(env),
       ...(timeouts && { timeouts }),
       ...(onLine && { onLine }),
