@@ -18,7 +18,7 @@ function say(text: string): void {
 }
 
 async function pipInstall(python: string, arguments_: readonly string[]): Promise<void> {
-  const command = ['-m', 'pip', 'install', '--quiet', '--no-deps', '--require-hashes'];
+  const command = ['-m', 'pip', 'install', '-qq', '--no-deps', '--require-hashes'];
   await execa(python, [...command, ...arguments_], { stdout: process.stderr, stderr: 'inherit' });
 }
 
