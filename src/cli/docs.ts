@@ -1,5 +1,6 @@
 // docs/cli.md, written from the same rows as `--help` (scripts/generate_docs.ts; a test fails when it is stale).
 
+import type { Adapter } from '../sidecar/adapter.ts';
 import type { Command } from './command.ts';
 import { describeRow } from './command_line.ts';
 import { optionName } from './option.ts';
@@ -21,13 +22,32 @@ no progress) and \`--help\`. Colours appear only on a terminal and never when \`
 | 130 | ended by Ctrl-C |
 `;
 
-export function commandLineDocs(commands: readonly Command[]): string {
+/** The whole page. `adapters` give the options that `--option` takes. */
+export function commandLineDocs(
+  commands: readonly Command[],
+  adapters: readonly Adapter[],
+): string {
   const sorted = [...commands].sort((a, b) => a.name.localeCompare(b.name));
   const index = sorted.map(
     (command) =>
       `- [\`memtracker ${command.name}\`](#memtracker-${command.name.replaceAll(' ', '-')}): ${command.summary}`,
   );
-  return `${[HEADER, index.join('\n'), ...sorted.map(section)].join('\n')}\n`;
+  return `${[HEADER, index.join('\n'), ...sorted.map(section), adapterOptions(adapters)].join('\n')}\n`;
+}
+
+function adapterOptions(adapters: readonly Adapter[]): string {
+  const lines = ['', '## Options of the adapters', '', 'Given with `--option NAME=VALUE`.'];
+  for (const { manifest } of adapters) {
+    lines.push('', `### ${manifest.name}`, '', `${manifest.summary}.`);
+    lines.push('', '| option | meaning | default |', '|---|---|---|');
+    for (const [name, option] of Object.entries(manifest.options)) {
+      const values = option.values === undefined ? '' : ` (${option.values.join(', ')})`;
+      lines.push(
+        `| \`${name}\` | ${cell(option.description + values)} | ${cell(option.default)} |`,
+      );
+    }
+  }
+  return lines.join('\n');
 }
 
 function section(command: Command): string {

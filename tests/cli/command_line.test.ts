@@ -4,11 +4,14 @@ import { execa } from 'execa';
 import { expect, test } from 'vitest';
 import { COMMANDS } from '../../src/cli/commands.ts';
 import { commandLineDocs } from '../../src/cli/docs.ts';
+import { loadAdapters } from '../../src/sidecar/adapter.ts';
 import { REPOSITORY } from './built_program.ts';
 import { memtracker, startMemtracker, temporaryFolder } from './memtracker.ts';
 
 test('docs/cli.md is what the option tables say; npm run generate writes it', () => {
-  expect(readFileSync(join(REPOSITORY, 'docs', 'cli.md'), 'utf8')).toBe(commandLineDocs(COMMANDS));
+  expect(readFileSync(join(REPOSITORY, 'docs', 'cli.md'), 'utf8')).toBe(
+    commandLineDocs(COMMANDS, loadAdapters()),
+  );
 });
 
 test('the help of a command has its options, their defaults and an example', async () => {
