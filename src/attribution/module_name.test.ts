@@ -32,6 +32,16 @@ test("Megatron's DDP and Float16Module leave no trace in a name", () => {
   expect([1, 2, 3, 4].map((id) => cleaned.of(id))).toEqual(['', '', '', 'decoder']);
 });
 
+test('a wrapper at the top that stands under its class name is the root', () => {
+  const cleaned = names(
+    ['DistributedDataParallel', 'DistributedDataParallel', 0],
+    ['module', 'Float16Module', 1],
+    ['module.module', 'GPTModel', 2],
+    ['module.module.output_layer', 'ColumnParallelLinear', 3],
+  );
+  expect([1, 2, 3, 4].map((id) => cleaned.of(id))).toEqual(['', '', '', 'output_layer']);
+});
+
 test('numbers of repeated layers become a star', () => {
   expect(repeatedName('decoder.layers.11.mlp.experts.3')).toBe('decoder.layers.*.mlp.experts.*');
   expect(repeatedName('conv1.block2')).toBe('conv1.block2');

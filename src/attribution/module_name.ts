@@ -37,6 +37,10 @@ export function repeatedName(name: string): string {
   return name.replace(/(^|\.)\d+(?=\.|$)/g, '$1*');
 }
 
+function isRootWrapper({ parent, className }: ModuleMeta): boolean {
+  return parent === 0 && MODULE_WRAPPER_CLASSES.has(className);
+}
+
 /** Cleaned names of a trace's modules, by module id. */
 export class ModuleNames {
   readonly #trace: Trace;
@@ -58,13 +62,16 @@ export class ModuleNames {
 
   #clean(meta: ModuleMeta | undefined): string {
     if (meta === undefined) return '';
+    // A wrapper at the top may stand under the name of its class, which the names inside do not begin with.
+    if (isRootWrapper(meta)) return '';
     let { name } = meta;
-    // Outermost wrappers first: `module.module.decoder` under DDP(Float16Module(model)) is `decoder`.
+    // `module.module.decoder` under DDP(Float16Module(model)) is `decoder`.
     for (const wrapper of this.#wrappers(meta)) {
-      const prefix = wrapper.name === '' ? 'module' : `${wrapper.name}.module`;
-      if (name === prefix || name.startsWith(`${prefix}.`)) {
-        const kept = wrapper.name === '' ? '' : `${wrapper.name}.`;
-        name = name === prefix ? wrapper.name : kept + name.slice(prefix.length + 1);
+      const outer = isRootWrapper(wrapper) ? '' : wrapper.name;
+      const prefix = outer === '' ? 'module' : `${outer}.module`;
+      if (name === prefix) name = outer;
+      else if (name.startsWith(`${prefix}.`)) {
+        name = (outer === '' ? '' : `${outer}.`) + name.slice(prefix.length + 1);
       }
     }
     return withoutWrapperSegments(name);

@@ -376,19 +376,28 @@ function cut(rows: readonly Holder[], count: number): readonly Holder[] {
 
 function growth(device: DeviceAnalysis): Section[] {
   const { trace } = device.timeline;
-  const found = growthOf(device.timeline);
-  if (found.length === 0) return [];
   const names = new ModuleNames(trace);
+  // Stacks that a reader cannot tell apart are one line.
+  const lines = new Map<string, { bytes: number; repetitions: number }>();
+  for (const { per, bytesEach, op, stack, module, repetitions } of growthOf(device.timeline)) {
+    const where = names.of(module) === '' ? '' : ` in ${names.of(module)}`;
+    const until = per === 'step' ? 'is kept' : 'is kept until the micro-batches are over';
+    const line = `${per === 'step' ? 'step' : 'micro-batch'}: ${trace.strings[op]} at ${frameText(callSite(trace, stack))}${where} ${until}`;
+    const entry = lines.get(line) ?? { bytes: 0, repetitions };
+    lines.set(line, { ...entry, bytes: entry.bytes + bytesEach });
+  }
+  if (lines.size === 0) return [];
   return [
     {
       title: `Growth on ${device.name}`,
-      sentences: found.slice(0, 5).map(({ per, bytesEach, op, stack, module, repetitions }) => {
-        const times = `${repetitions} time${repetitions === 1 ? '' : 's'} in a row`;
-        const where = names.of(module) === '' ? '' : ` in ${names.of(module)}`;
-        return warning(
-          `${formatDelta(Math.round(bytesEach))} each ${per === 'step' ? 'step' : 'micro-batch'}, ${times}: ${trace.strings[op]} at ${frameText(callSite(trace, stack))}${where} is kept.`,
-        );
-      }),
+      sentences: [...lines]
+        .sort(([, a], [, b]) => b.bytes - a.bytes)
+        .slice(0, 5)
+        .map(([line, { bytes, repetitions }]) =>
+          warning(
+            `${formatDelta(Math.round(bytes))} each ${line} (${repetitions} time${repetitions === 1 ? '' : 's'} in a row).`,
+          ),
+        ),
       tables: [],
     },
   ];

@@ -12,6 +12,8 @@ export interface TableColumn {
 }
 
 const GAP = '  ';
+/** A column gives way down to this. */
+const MIN_FLEXIBLE = 12;
 
 /** Lines of the table, none wider than `width` columns as long as the fixed columns leave room. */
 export function tableLines(
@@ -25,14 +27,21 @@ export function tableLines(
   const flexible = columns.findIndex(
     (column) => column.flexible !== undefined && column.flexible !== false,
   );
+  const isText = (c: number) => columns[c].align !== 'right';
   const total = widths.reduce((sum, w) => sum + w, 0) + GAP.length * (columns.length - 1);
-  if (flexible >= 0 && total > width) {
-    widths[flexible] = Math.max(12, widths[flexible] - (total - width));
+  let over = total - width;
+  if (flexible >= 0 && over > 0) {
+    const given = Math.min(over, Math.max(0, widths[flexible] - MIN_FLEXIBLE));
+    widths[flexible] -= given;
+    over -= given;
+    // Not enough: the widest of the other columns of text gives, too.
+    const widest = widths.reduce((best, w, c) => (isText(c) && w > widths[best] ? c : best), 0);
+    if (over > 0 && isText(widest)) widths[widest] = Math.max(MIN_FLEXIBLE, widths[widest] - over);
   }
   const line = (cells: readonly string[]) =>
     columns
       .map((column, c) => {
-        const cell = c === flexible ? cut(cells[c], widths[c], column.flexible) : cells[c];
+        const cell = isText(c) ? cut(cells[c], widths[c], column.flexible) : cells[c];
         return column.align === 'right' ? cell.padStart(widths[c]) : cell.padEnd(widths[c]);
       })
       .join(GAP)

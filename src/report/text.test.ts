@@ -44,7 +44,7 @@ test('the phase table has the columns Phase, Device, Before, After, Delta, Peak'
 
 test('what grows is said in a sentence with its place', () => {
   expect(textOf(reportSections(analysis))).toContain(
-    '+5.00 MiB each step, 2 times in a row: aten.stack at metrics.py:12 append is kept.',
+    '+5.00 MiB each step: aten.stack at metrics.py:12 append is kept (2 times in a row).',
   );
 });
 
