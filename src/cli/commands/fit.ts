@@ -1,5 +1,5 @@
 import { mkdir, mkdtemp, writeFile } from 'node:fs/promises';
-import { join, resolve } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
 import { ExitStatus, UserError } from '../../base/errors.ts';
 import type { Executor } from '../../fit/executor.ts';
 import { LocalExecutor } from '../../fit/executors/local.ts';
@@ -289,7 +289,7 @@ async function fitRun(config: FitConfig, context: CommandContext): Promise<FitRu
 
 async function executorOf(
   config: FitConfig,
-  { cwd }: CommandContext,
+  { cwd, env }: CommandContext,
   cache: TraceCache,
   trace: ConstructorParameters<typeof LocalExecutor>[0]['trace'],
 ): Promise<Executor> {
@@ -312,6 +312,10 @@ async function executorOf(
     folder,
     address: config.rayAddress,
     ray: config.ray,
+    environment: {
+      MEMTRACKER_CACHE: dirname(cache.folder),
+      ...(env.MEMTRACKER_PYTHON !== undefined && { MEMTRACKER_PYTHON: env.MEMTRACKER_PYTHON }),
+    },
     command,
     cpus: 1,
     memory: 1.5 * 1024 ** 3,

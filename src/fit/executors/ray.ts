@@ -22,6 +22,8 @@ export interface RayOptions {
   /** The `ray` executable. */
   readonly ray: string;
   readonly command: readonly string[];
+  /** Environment of the job on a node: Ray does not pass the submitter's on. */
+  readonly environment: Readonly<Record<string, string>>;
   /** CPUs that one unit asks for. */
   readonly cpus: number;
   /** Bytes of memory that one unit asks for. */
@@ -62,6 +64,7 @@ export class RayExecutor implements Executor {
       'submit',
       '--no-wait',
       `--submission-id=${job}`,
+      `--runtime-env-json=${JSON.stringify({ env_vars: this.#options.environment })}`,
       `--entrypoint-num-cpus=${cpus}`,
       `--entrypoint-memory=${memory}`,
       '--',
