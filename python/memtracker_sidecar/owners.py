@@ -136,7 +136,7 @@ class Owners:
     def backward_starts(self) -> None:
         """Claims as activations what was made since the forward began (loss functions outside of modules too) and is alive."""
         first = self._first_of_forward
-        if first is None:
+        if first is None or self._inside_forward():
             return
         for live in self._recorder.live_storages():
             if (
@@ -149,8 +149,14 @@ class Owners:
 
     def backward_ends(self) -> None:
         """Claims the gradients that the backward made."""
+        if self._inside_forward():
+            return
         self._first_of_forward = None
         self.sweep_models()
+
+    def _inside_forward(self) -> bool:
+        """Autograd also runs inside a forward, to derive a kernel's backward (flex attention): the job's backward is still to come."""
+        return self._modules.stack_depth > 0
 
     # -- hooks
 
