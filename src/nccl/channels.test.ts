@@ -14,26 +14,33 @@ function estimate(topology: Topology, domains: readonly number[], version = '2.3
 const nodes = (count: number, local: number) =>
   Array.from({ length: count * local }, (_, rank) => Math.floor(rank / local));
 
-test('rings between nodes are those that the search of NCCL 2.27.5 finds', () => {
-  // src/graph/search.cc, topo.cc, paths.cc and xml.cc of v2.27.5-1, compiled without CUDA and run on the description of a node with
-  // 1 to 8 of its GPUs in the communicator, each with a card: "nch" of the ring graph.
-  const found: Record<string, number[]> = {
-    'dgx-h100': [2, 4, 6, 8, 5, 6, 7, 8],
-    'dgx-a100': [1, 2, 3, 4, 5, 6, 7, 8],
-    'hgx-b200': [2, 4, 6, 8, 5, 6, 7, 8],
-    'hgx-b300': [4, 8, 6, 8, 10, 12, 14, 16],
-  };
-  for (const [name, counts] of Object.entries(found)) {
-    const rings = counts.map((_, i) => estimate(findTopology(name), nodes(2, i + 1)).likely.search);
-    expect(rings, name).toEqual(counts);
+test("rings between nodes are those that NCCL's own search finds", () => {
+  // src/graph/search.cc, topo.cc, paths.cc and xml.cc of the tags, compiled without CUDA and run on the description of a node with 1
+  // to 8 of its GPUs in the communicator, each with a card: "nch" of the ring graph.
+  const found: [string, string, number[]][] = [
+    ['dgx-h100', '2.19.3', [2, 4, 6, 8, 5, 6, 7, 8]],
+    ['dgx-h100', '2.27.5', [2, 4, 6, 8, 5, 6, 7, 8]],
+    ['dgx-h100', '2.30.7', [2, 4, 6, 8, 5, 6, 7, 8]],
+    ['dgx-a100', '2.27.5', [1, 2, 3, 4, 5, 6, 7, 8]],
+    ['dgx-a100', '2.30.7', [1, 2, 3, 4, 5, 6, 7, 8]],
+    ['hgx-b200', '2.30.7', [2, 4, 6, 8, 5, 6, 7, 8]],
+    ['hgx-b300', '2.27.5', [4, 8, 6, 8, 10, 12, 14, 16]],
+    ['hgx-b300', '2.28.9', [2, 4, 6, 8, 10, 12, 14, 16]],
+    ['hgx-b300', '2.30.7', [2, 4, 6, 8, 10, 12, 14, 16]],
+  ];
+  for (const [name, version, counts] of found) {
+    const topology = findTopology(name);
+    const rings = counts.map((_, i) => estimate(topology, nodes(2, i + 1), version).likely.search);
+    expect(rings, `${name} ${version}`).toEqual(counts);
   }
 });
 
 test('rings alternate rails only where NVLink could not carry them otherwise', () => {
   // crossNic 2 in the same search: eight H100 with 400 Gb/s cards, eight B300 with 800.
-  const alternates = (name: string, local: number) =>
-    estimate(findTopology(name), nodes(2, local)).likely.alternatesRails;
+  const alternates = (name: string, local: number, version = '2.30.7') =>
+    estimate(findTopology(name), nodes(2, local), version).likely.alternatesRails;
   expect(alternates('dgx-h100', 8)).toBe(true);
+  expect(alternates('dgx-h100', 8, '2.19.3')).toBe(false);
   expect(alternates('hgx-b300', 8)).toBe(true);
   for (const [name, local] of [
     ['dgx-h100', 7],

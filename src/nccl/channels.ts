@@ -78,17 +78,15 @@ function linkBandwidth(computeCapability: number): number {
   return computeCapability >= 90 ? 20.6 : 20;
 }
 
-/** The fastest ring that the search tries between nodes (src/graph/search.cc, speedArrayInter). */
-const FASTEST_NETWORK_RING = 48;
-
 /**
  * Rings between nodes with one network card for each GPU (rails): as many as the cards' bandwidth holds, then duplicated at
  * half the speed where there are few of them (src/graph/search.cc, ncclTopoCompute and ncclTopoDupChannels). The code of
- * NCCL 2.27.5 was run on 1 to 8 GPUs with cards of 100 to 800 Gb/s, on A100, H100, B200 and B300, and finds the same.
+ * NCCL 2.19.3, 2.27.5, 2.28.9 and 2.30.7 was run on 1 to 8 GPUs with cards of 100 to 800 Gb/s, on A100, H100, B200 and B300.
  */
 function railRings({ topology, layout, release }: GroupSituation): Rings {
   const { bandwidth } = topology.network;
-  let speed = Math.min(bandwidth, FASTEST_NETWORK_RING);
+  const { fastestRing, alternateRails } = release.search;
+  let speed = Math.min(bandwidth, fastestRing);
   let count = Math.max(1, Math.floor((layout.ranksPerDomain * bandwidth) / speed));
   const few = !(topology.computeCapability > 80 && speed < 50 && count > 4);
   if (speed >= 25 && few) {
@@ -98,7 +96,8 @@ function railRings({ topology, layout, release }: GroupSituation): Rings {
   count = Math.min(count, release.maxChannels / 2);
   const { nvlink } = topology;
   const capacity = nvlink ? nvlink.links * linkBandwidth(topology.computeCapability) : 0;
-  return { count, speed, alternatesRails: nvlink !== undefined && count * speed > capacity };
+  const crowded = nvlink !== undefined && count * speed > capacity;
+  return { count, speed, alternatesRails: alternateRails && crowded };
 }
 
 function searchRings(situation: GroupSituation): RingEstimate {

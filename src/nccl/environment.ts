@@ -230,7 +230,6 @@ const WITHOUT_EFFECT = [
   'NCCL_NTHREADS',
   'NCCL_LL128_NTHREADS',
   'NCCL_NSOCKS_PERTHREAD',
-  'NCCL_CROSS_NIC',
   'NCCL_SHM_*',
   'NCCL_CUMEM_HOST_ENABLE',
   'NCCL_CHECK_POINTERS',
@@ -260,6 +259,7 @@ const WITHOUT_EFFECT = [
 
 /** May change device memory or the channel counts, and is not modelled. */
 const NOT_MODELLED = [
+  'NCCL_CROSS_NIC',
   'NCCL_TUNER_PLUGIN',
   'NCCL_TOPO_FILE',
   'NCCL_GRAPH_FILE',

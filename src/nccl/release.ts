@@ -42,6 +42,12 @@ export interface NcclRelease {
     /** ncclNvlsTreeSm100Tuning picks channels and chunk by nodes, NIC speed and ranks a node. */
     readonly sm100TreeTuning: boolean;
   };
+  readonly search: {
+    /** GB/s of the fastest ring that is tried between nodes (src/graph/search.cc, sm90SpeedArrayInter, sm100SpeedArrayInter). */
+    readonly fastestRing: 48 | 96;
+    /** Rings may enter and leave a node on different rails (src/graph/connect.cc, ncclTopoPostset). */
+    readonly alternateRails: boolean;
+  };
   /** Point-to-point channels to a peer over the network (src/graph/paths.cc, ncclTopoGetNchannels). */
   readonly netPeerChannels: 'fixed' | 'shrink' | 'bandwidth';
   /** The shared-buffer chunk is doubled on Arm hosts with compute capability 10 (src/init.cc, computeBuffSizes). */
@@ -66,6 +72,7 @@ const V219: NcclRelease = {
     multicastRounding: true,
     sm100TreeTuning: false,
   },
+  search: { fastestRing: 48, alternateRails: false },
   netPeerChannels: 'fixed',
   doubleChunkOnArm: false,
   pat: false,
@@ -76,6 +83,7 @@ const V220: NcclRelease = {
   version: '2.20.5',
   tag: 'v2.20.5-1',
   nvls: { ...V219.nvls, multiNode: false, bufferChannels: 'all', peerChannels: 'all' },
+  search: { ...V219.search, alternateRails: true },
 };
 
 const V221: NcclRelease = {
@@ -131,6 +139,7 @@ const V228: NcclRelease = {
   version: '2.28.9',
   tag: 'v2.28.9-1',
   nvls: { ...V227.nvls, minimumGpus: 2, peerChannels: 'nvls' },
+  search: { ...V227.search, fastestRing: 96 },
 };
 
 const V229: NcclRelease = {
