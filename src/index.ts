@@ -51,12 +51,27 @@ export { findRelease, NCCL_RELEASES, type NcclRelease } from './nccl/release.ts'
 export { parseOperations, type RankReport, stepReports } from './nccl/report.ts';
 export type { MemoryTerm } from './nccl/term.ts';
 export { findTopology, TOPOLOGY_PRESETS, type Topology } from './nccl/topology.ts';
+export {
+  type Bridge,
+  type BridgeOptions,
+  type CollectiveKind,
+  type FakeScope,
+  openBridge,
+} from './scenario/bridge.ts';
+export {
+  reportScenario,
+  type ScenarioDevice,
+  type ScenarioPeak,
+  type ScenarioReport,
+} from './scenario/scenario_report.ts';
 export { loadAdapters } from './sidecar/adapter.ts';
 export {
   ensureEnvironment,
   type PythonEnvironment,
   type SetupOptions,
 } from './sidecar/environment.ts';
+export { BridgeClosedError, type PyObject, PythonError } from './sidecar/pythonia.ts';
+export { type RunIdentity, resolveIdentity } from './sidecar/run_identity.ts';
 export { type SourceIdentity, sourceIdentity } from './sidecar/source_identity.ts';
 export {
   type TraceContext,
