@@ -30,6 +30,15 @@ const INDEX_PROBE_TIMEOUT = 10_000;
 /** A set-up whose owner stopped breathing for so long is dead (ms); see proper-lockfile. */
 const LOCK_STALE = 10_000;
 
+/** Settings of the user's that would send an installation elsewhere than into the environment. */
+const INSTALL_ENV = {
+  PIP_USER: '0',
+  PIP_TARGET: undefined,
+  PIP_PREFIX: undefined,
+  PYTHONPATH: undefined,
+  PYTHONHOME: undefined,
+};
+
 /** The CUDA build of torch with its libraries unpacked. */
 const NEEDED_BYTES = 8 * GiB;
 
@@ -288,6 +297,7 @@ async function make(
   await checkSpace(folder);
   onProgress?.(`making a Python ${python.version} environment in ${folder}`, 'stage');
   const made = await execa(python.executable, ['-m', 'venv', folder], {
+    env: INSTALL_ENV,
     reject: false,
     all: true,
     ...(options.signal && { cancelSignal: options.signal }),
@@ -351,6 +361,7 @@ async function hasCpuBuild(python: string, options: SetupOptions): Promise<boole
   options.onProgress?.(`looking for a CPU build of torch at ${TORCH_CPU_INDEX}`, 'stage');
   const query = ['index', 'versions', 'torch', '--index-url', TORCH_CPU_INDEX];
   const result = await execa(python, ['-m', 'pip', ...query, '--timeout', '5', '--retries', '0'], {
+    env: INSTALL_ENV,
     reject: false,
     timeout: INDEX_PROBE_TIMEOUT,
     stdin: 'ignore',
@@ -388,6 +399,7 @@ async function pip(
       'off',
     ],
     {
+      env: INSTALL_ENV,
       reject: false,
       all: true,
       buffer: false,
