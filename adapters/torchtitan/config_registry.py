@@ -64,7 +64,12 @@ TRAINER_SPANS = (
 
 SPANS = (
     *COMMON_SPANS,
-    Span("torchtitan.components.metrics", "DeviceMemoryMonitor.get_peak_stats", "memory_log", required=False),
+    Span(
+        "torchtitan.components.metrics",
+        "DeviceMemoryMonitor.get_peak_stats",
+        "memory_log",
+        required=False,
+    ),
     Span("torchtitan.protocols", "BaseModel.init_weights", "init_weights"),
     Span(
         "torchtitan.components.optimizer",
@@ -93,7 +98,9 @@ class Job:
         return list(trainer.model_parts)
 
     def loss_class(self, trainer: Any) -> type[Any] | None:
-        return type(trainer.loss_fn) if isinstance(getattr(trainer, "loss_fn", None), object) else None
+        return (
+            type(trainer.loss_fn) if isinstance(getattr(trainer, "loss_fn", None), object) else None
+        )
 
     def optimizers(self, trainer: Any) -> list[Any]:
         return list(trainer.optimizers)
@@ -190,6 +197,15 @@ def _vocabulary(config: Any) -> int:
     return int(getattr(getattr(model, "tok_embeddings", None), "num_embeddings", 0) or 0)
 
 
+_CHECKPOINT_SUBCOMMANDS = {
+    "SelectiveAC": "selective",
+    "FullAC": "full",
+    "MemoryBudgetAC": "memory-budget",
+    "NoneType": "none",
+}
+"""torchtitan.distributed.activation_checkpoint.ActivationCheckpointingConfig."""
+
+
 def facts(job: Job) -> dict[str, str | int | float | bool | None]:
     """The effective config as flat `section.field` scalars, for the trace's record of the run."""
     flat: dict[str, str | int | float | bool | None] = {}
@@ -204,4 +220,7 @@ def facts(job: Job) -> dict[str, str | int | float | bool | None]:
     described = job.config.to_dict()
     described.get("model_spec", {}).pop("model", None)
     visit("", described)
+    # The policy is the class of the section (None: off); named as its subcommand on the argument line is.
+    policy = type(getattr(job.config, "activation_checkpoint", None)).__qualname__.split(".")[0]
+    flat["activation-checkpoint:"] = _CHECKPOINT_SUBCOMMANDS.get(policy, policy)
     return flat

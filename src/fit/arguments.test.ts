@@ -42,3 +42,20 @@ test('the value of the last occurrence counts, negative numbers are values', () 
   expect(argumentValue(['--x=1', '--flag'], 'flag')).toBe(true);
   expect(argumentValue([], 'x')).toBeUndefined();
 });
+
+test('a subcommand is one word, and flags of the program stand before it', () => {
+  const argv = ['--module', 'llama3', 'activation-checkpoint:selective'];
+  expect(setArgument(argv, 'activation-checkpoint:', 'full')).toEqual([
+    '--module',
+    'llama3',
+    'activation-checkpoint:full',
+  ]);
+  expect(setArgument(argv, 'compile.enable', true)).toEqual([
+    '--module',
+    'llama3',
+    '--compile.enable',
+    'activation-checkpoint:selective',
+  ]);
+  expect(argumentValue(argv, 'activation-checkpoint:')).toBe('selective');
+  expect(setArgument(argv, 'activation-checkpoint:', null)).toEqual(['--module', 'llama3']);
+});

@@ -39,6 +39,14 @@ function flagOf(key: string): string {
   return key.startsWith('-') ? key : `--${key}`;
 }
 
+/**
+ * A key that ends with a colon is a subcommand as tyro writes it (TorchTitan's `activation-checkpoint:full`): one word of
+ * key and value. Flags of the program itself stand before the first of them.
+ */
+function isSubcommandKey(key: string): boolean {
+  return key.endsWith(':');
+}
+
 /** Words that follow a flag belong to it until the next flag; `-1` and `-0.5` are values. */
 function isFlag(word: string): boolean {
   return /^--?[a-z]/i.test(word);
@@ -46,6 +54,7 @@ function isFlag(word: string): boolean {
 
 /** The value after the last occurrence of `key`: undefined when it is absent, true for a bare flag. */
 export function argumentValue(argv: readonly string[], key: string): string | true | undefined {
+  if (isSubcommandKey(key)) return argv.findLast((word) => word.startsWith(key))?.slice(key.length);
   const flag = flagOf(key);
   for (let i = argv.length - 1; i >= 0; i--) {
     if (argv[i].startsWith(`${flag}=`)) return argv[i].slice(flag.length + 1);
@@ -66,6 +75,10 @@ export function setArgument(
   key: string,
   value: SpecScalar | null,
 ): string[] {
+  if (isSubcommandKey(key)) {
+    const others = argv.filter((word) => !word.startsWith(key));
+    return value === null || value === false ? others : [...others, `${key}${value}`];
+  }
   const flag = flagOf(key);
   const result: string[] = [];
   let placed = false;
@@ -88,6 +101,11 @@ export function setArgument(
       result.push(word);
     }
   }
+  if (placed) return result;
+  const subcommand = argv.findIndex((word) => /^[a-z][\w.-]*:[\w-]+$/.test(word));
+  const end = subcommand < 0 ? argv.length : subcommand;
   place(false);
+  const added = result.splice(argv.length);
+  result.splice(end, 0, ...added);
   return result;
 }

@@ -36,7 +36,9 @@ export function candidates(
     const allocator = [variation.allocator, 'expandable_segments:True'].filter(Boolean).join(',');
     list.push({ title: 'expandable segments', change: { allocator } });
   }
-  for (const { title, set, halve } of manifest) {
+  for (const { title, requires, set, halve } of manifest) {
+    if (requires !== undefined && currentValue(variation, effective, requires) === undefined)
+      continue;
     const change: Record<string, SpecScalar | null> = {};
     let news = false;
     for (const [key, value] of Object.entries(set ?? {})) {

@@ -12,6 +12,8 @@ const scalar = z.union([z.string(), z.number(), z.boolean()]);
 /** A single change of the framework's arguments that may make a job fit (`memtracker fit --suggest`). */
 const suggestionManifestSchema = z.strictObject({
   title: z.string(),
+  /** Only tried where the framework's configuration has this key, or the argument line this flag. */
+  requires: z.string().optional(),
   /** Arguments to set; true is a bare flag, null leaves the argument out. */
   set: z.record(z.string(), scalar.nullable()).optional(),
   /** Whole-number arguments to halve. */
