@@ -107,7 +107,11 @@ def stand_in_for_absent(
     packages: Iterable[str] = INPUT_OUTPUT_PACKAGES,
 ) -> tuple[str, ...]:
     """Installs stand-ins for those packages that cannot be found, and returns their names."""
-    absent = tuple(name for name in packages if name not in sys.modules and importlib.util.find_spec(name) is None)
+    absent = tuple(
+        name
+        for name in packages
+        if name not in sys.modules and importlib.util.find_spec(name) is None
+    )
     if absent:
         sys.meta_path.append(_Finder(absent))
     if "tensorboard" in absent:

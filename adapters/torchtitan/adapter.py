@@ -76,7 +76,9 @@ class Adapter(AdapterInterface):
         generation = generation_of(checkout)
         if generation is None:
             marks = "; ".join(f"{each.NAME}: {', '.join(each.MARKS)}" for each in GENERATIONS)
-            return Detection(False, f"{checkout} has the files of no TorchTitan generation ({marks})")
+            return Detection(
+                False, f"{checkout} has the files of no TorchTitan generation ({marks})"
+            )
         return Detection(
             True,
             f"{generation.MARKS[0]}: the {generation.NAME} generation",
@@ -110,7 +112,9 @@ class Adapter(AdapterInterface):
         # Relative paths in configs and arguments are relative to the checkout, as its launch scripts start there.
         os.chdir(checkout)
         for package in absent_packages.stand_in_for_absent():
-            context.log(f"package {package} is not installed; it only reads or writes, an empty stand-in is used")
+            context.log(
+                f"package {package} is not installed; it only reads or writes, an empty stand-in is used"
+            )
         _require_from(checkout, context)
         self._job = _parse(generation, list(context.plan.argv))
         lost = interface.require(
@@ -149,7 +153,9 @@ class Adapter(AdapterInterface):
                 "data_dependent",
                 "document layout",
                 detail=f"synthetic tokens; a document begins every {length or self._job.document_length()} tokens",
-                assumption="documents as long as the context" if length is None else "--option document_length",
+                assumption="documents as long as the context"
+                if length is None
+                else "--option document_length",
             )
         context.facts("config", generation.facts(self._job))
 
@@ -157,7 +163,9 @@ class Adapter(AdapterInterface):
         phases.install(context.phases, context.replacements, generation.SPANS)
         trainer = getattr(self._job, "trainer", None)
         if trainer is not None:
-            phases.install_on_class(context.phases, context.replacements, trainer, generation.TRAINER_SPANS)
+            phases.install_on_class(
+                context.phases, context.replacements, trainer, generation.TRAINER_SPANS
+            )
             _report_steps(context, trainer)
         else:
             train_script.mark_steps(context, self._job)
@@ -166,7 +174,9 @@ class Adapter(AdapterInterface):
         stage_boundary.install(context.replacements, self._job.boundary)
         routing = expert_routing.ExpertRouting(
             context.option("routing", 1.0),
-            lambda name, detail, assumption: context.uncovered("data_dependent", name, detail=detail, assumption=assumption),
+            lambda name, detail, assumption: context.uncovered(
+                "data_dependent", name, detail=detail, assumption=assumption
+            ),
         )
         expert_routing.install(context.replacements, routing)
 
@@ -179,7 +189,9 @@ class Adapter(AdapterInterface):
                 trainer = job.build()
                 parts = job.model_parts(trainer)
                 for part in parts:
-                    context.register_model(part)  # names of layers are unique over the parts of a pipeline
+                    context.register_model(
+                        part
+                    )  # names of layers are unique over the parts of a pipeline
                 if len(parts) == 1:
                     phases.span_forward(context.phases, parts[0])
                 phases.span_loss(context.phases, context.replacements, trainer)
@@ -216,7 +228,9 @@ def _parse(generation: ModuleType, argv: list[str]) -> Any:
         with contextlib.redirect_stderr(told), contextlib.redirect_stdout(told):
             return generation.parse(argv)
     except SystemExit as error:
-        raise ArgumentsRefused(told.getvalue().strip() or f"the parser ended with status {error.code}") from error
+        raise ArgumentsRefused(
+            told.getvalue().strip() or f"the parser ended with status {error.code}"
+        ) from error
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "torchtitan":
             raise ArgumentsRefused(str(error)) from error

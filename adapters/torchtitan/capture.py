@@ -27,15 +27,23 @@ def _label(context: CaptureContext, package: ModuleType) -> None:
     checkout = Path(next(iter(package.__path__))).resolve().parent
     generation = generation_of(checkout)
     if generation is None:
-        context.uncovered("feature", "phases", detail=f"{checkout} has the files of no known TorchTitan generation")
+        context.uncovered(
+            "feature",
+            "phases",
+            detail=f"{checkout} has the files of no known TorchTitan generation",
+        )
         return
     context.facts("torchtitan", {"generation": generation.NAME, "checkout": str(checkout)})
     for span in generation.SPANS:
         context.on_module(span.module, functools.partial(_install_span, context, span))
-    trainers = {(span.module, span.attribute.partition(".")[0]) for span in generation.TRAINER_SPANS}
+    trainers = {
+        (span.module, span.attribute.partition(".")[0]) for span in generation.TRAINER_SPANS
+    }
     for module, name in trainers:
         label = functools.partial(_label_trainer, context, generation)
-        context.on_module(module, lambda loaded, name=name, label=label: label(getattr(loaded, name)))
+        context.on_module(
+            module, lambda loaded, name=name, label=label: label(getattr(loaded, name))
+        )
         context.on_main_class(module, name, label)
 
 
@@ -46,13 +54,17 @@ def _install_span(context: CaptureContext, span: phases.Span, _module: ModuleTyp
 def _label_trainer(context: CaptureContext, generation: ModuleType, trainer: type[Any]) -> None:
     # Inside the `init` phase: what the trainer built is registered before the phase's inventory is taken.
     built = _registers_models(context, trainer.__init__)
-    context.replacements.set(trainer, "__init__", built, "registers the models that the trainer built")
+    context.replacements.set(
+        trainer, "__init__", built, "registers the models that the trainer built"
+    )
     phases.install_on_class(context.phases, context.replacements, trainer, generation.TRAINER_SPANS)
     step = trainer.train_step
     context.replacements.set(trainer, "train_step", _counted(context, step), "counts steps")
 
 
-def _registers_models(context: CaptureContext, original: Callable[..., None]) -> Callable[..., None]:
+def _registers_models(
+    context: CaptureContext, original: Callable[..., None]
+) -> Callable[..., None]:
     @functools.wraps(original)
     def initialise(self: Any, *arguments: Any, **options: Any) -> None:
         original(self, *arguments, **options)

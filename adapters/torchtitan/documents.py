@@ -13,8 +13,9 @@ import sys
 from typing import Any
 
 import torch
-from memtracker_sidecar.replacements import Replacements
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from memtracker_sidecar.replacements import Replacements
 
 from .interface import holder_of
 
@@ -22,10 +23,16 @@ _FUNCTION = "create_varlen_metadata_for_document"
 _MODULES = ("torchtitan.models.common.attention", "torchtitan.models.attention")
 
 
-def _laid_out(parameter: str, like: torch.Tensor, document_length: int, eos: int | None) -> torch.Tensor:
+def _laid_out(
+    parameter: str, like: torch.Tensor, document_length: int, eos: int | None
+) -> torch.Tensor:
     """Real host positions, or real host tokens with an end-of-text token last in each document."""
     index = torch.arange(like.shape[-1]) % document_length
-    values = index if parameter == "positions" else torch.where(index == document_length - 1, eos or 0, (eos or 0) + 1)
+    values = (
+        index
+        if parameter == "positions"
+        else torch.where(index == document_length - 1, eos or 0, (eos or 0) + 1)
+    )
     return values.expand(like.shape).contiguous()
 
 

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from memtracker_sidecar.replacements import Replacements
 from torch._subclasses.fake_tensor import FakeTensor
+
+from memtracker_sidecar.replacements import Replacements
 
 from .interface import Need, holder_of
 
@@ -101,7 +102,9 @@ def install(replacements: Replacements, routing: ExpertRouting) -> None:
         splits = routing.splits(tensor)
         return to_list(tensor) if splits is None else splits
 
-    replacements.set(FakeTensor, "tolist", tolist, "split sizes of expert routing come from a named assumption")
+    replacements.set(
+        FakeTensor, "tolist", tolist, "split sizes of expert routing come from a named assumption"
+    )
 
     def around(module: str, attribute: str, rows: Callable[[tuple[Any, ...]], int]) -> None:
         found = holder_of(module, attribute)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+
 from memtracker_sidecar.replacements import Replacements
 
 from .interface import Need, holder_of
@@ -64,7 +65,9 @@ class MicroBatchCounter:
         return {"micro_batch": self._next - 1}
 
 
-def _argument(arguments: tuple[Any, ...], keywords: dict[str, Any], position: int, name: str) -> Any:
+def _argument(
+    arguments: tuple[Any, ...], keywords: dict[str, Any], position: int, name: str
+) -> Any:
     return arguments[position] if len(arguments) > position else keywords.get(name)
 
 
@@ -151,7 +154,9 @@ def install_on_class(
             )
 
 
-def _spanned(recorder: PhaseRecorder, function: Callable[..., Any], span: Span) -> Callable[..., Any]:
+def _spanned(
+    recorder: PhaseRecorder, function: Callable[..., Any], span: Span
+) -> Callable[..., Any]:
     @functools.wraps(function)
     def spanned(*arguments: Any, **keywords: Any) -> Any:
         if torch.compiler.is_compiling():
@@ -182,7 +187,11 @@ def span_loss(recorder: PhaseRecorder, replacements: Replacements, trainer: Any)
 def span_forward(recorder: PhaseRecorder, model: torch.nn.Module) -> None:
     """Opens `forward` around a call of the root module, hooks included: FSDP gathers and reshards in hooks, which run
     inside nn.Module._call_impl (torch/nn/modules/module.py), so that is what is wrapped, on the instance."""
-    name = "_call_impl" if getattr(model, "_compiled_call_impl", None) is None else "_compiled_call_impl"
+    name = (
+        "_call_impl"
+        if getattr(model, "_compiled_call_impl", None) is None
+        else "_compiled_call_impl"
+    )
     call = getattr(model, name)
 
     @functools.wraps(call)

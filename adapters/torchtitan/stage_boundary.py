@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
 from memtracker_sidecar.replacements import Replacements
 
 from .interface import Need

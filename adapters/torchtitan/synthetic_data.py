@@ -36,7 +36,11 @@ def token_batches(shape: BatchShape, *, with_positions: bool, token: int = 0) ->
         with unset_fake_temporarily():
             tokens = torch.full(shape.sizes, token, dtype=torch.int64)
             labels = torch.zeros(shape.sizes, dtype=torch.int64)
-            inputs = {"input": tokens, "positions": shape.positions()} if with_positions else {"input": tokens}
+            inputs = (
+                {"input": tokens, "positions": shape.positions()}
+                if with_positions
+                else {"input": tokens}
+            )
         yield inputs, labels
 
 

@@ -37,11 +37,44 @@ def _flash_before_cudnn(context: AdapterContext) -> None:
     os.environ["TORCH_CUDNN_SDPA_DEPRIORITIZED"] = "1"
 
 
+def _equal_collectives_are_one(context: AdapterContext) -> None:
+    """Until the purity check came into fx_graph_cse, two equal collectives of a joint graph were merged with their waits.
+    So a gather that the backward repeats counted as the forward's, which activation checkpointing recomputes; today the
+    second wait keeps what follows it apart, and the partitioner saves that."""
+    node = context.require("torch.fx", "Node", why="common subexpressions of a joint graph")
+    is_impure = node.is_impure
+    merging = [0]
+
+    def is_impure_but_for_collectives(self: Any, *arguments: Any, **keywords: Any) -> bool:
+        if merging[0] and getattr(self.target, "namespace", "") == "_c10d_functional":
+            return False
+        return bool(is_impure(self, *arguments, **keywords))
+
+    def make(cse: Callable[..., Any]) -> Callable[..., Any]:
+        def with_collectives(*arguments: Any, **keywords: Any) -> Any:
+            merging[0] += 1
+            try:
+                return cse(*arguments, **keywords)
+            finally:
+                merging[0] -= 1
+
+        return with_collectives
+
+    context.replacements.set(
+        node, "is_impure", is_impure_but_for_collectives, "merges equal collectives, as it was"
+    )
+    context.replace(
+        "torch._functorch.partitioners", "fx_graph_cse", make, "merges equal collectives, as it was"
+    )
+
+
 BEHAVIOURS: dict[str, dict[str, Callable[[AdapterContext], None]]] = {
     "2.6": {
         # torch/distributed/fsdp/_fully_shard/_fsdp_state.py of 2.6, FSDPState._lazy_init: post_forward_mesh_info = None
         "the FSDP2 root does not reshard after forward": _root_never_reshards,
         "scaled_dot_product_attention tries flash before cuDNN": _flash_before_cudnn,
+        # torch/_functorch/compile_utils.py at 017d2eb2, fx_graph_cse: no check of is_impure
+        "equal collectives of a compiled graph are merged with their waits": _equal_collectives_are_one,
     },
 }
 """By PyTorch version: sentence -> what restores it."""
@@ -51,4 +84,6 @@ def restore(context: AdapterContext, version: str) -> None:
     """Puts the named behaviours of `version` back and says so in the trace."""
     for sentence, apply in BEHAVIOURS.get(version, {}).items():
         apply(context)
-        context.uncovered("feature", f"PyTorch {version}", detail=sentence, assumption=f"--option torch={version}")
+        context.uncovered(
+            "feature", f"PyTorch {version}", detail=sentence, assumption=f"--option torch={version}"
+        )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+
 from memtracker_sidecar.adapter_api import AdapterContext
 
 from .interface import Need
@@ -88,7 +89,9 @@ class Job:
         divisor = experimental.context_parallel_degree * training.tensor_parallel_degree
         models = importlib.import_module("torchtitan.models").models_config
         width = int(models[self.config.model.name][self.config.model.flavor].dim)
-        dtype = {"bfloat16": torch.bfloat16, "float32": torch.float32}[training.mixed_precision_param]
+        dtype = {"bfloat16": torch.bfloat16, "float32": torch.float32}[
+            training.mixed_precision_param
+        ]
         return Boundary(
             (training.batch_size // micro_batches, training.seq_len // divisor, width),
             dtype,
@@ -153,7 +156,10 @@ def edit(
         ) -> Iterator[Any]:
             del dataset, path, tokenizer
             shape = BatchShape((batch_size, seq_len), length)
-            return ((inputs["input"], labels) for inputs, labels in token_batches(shape, with_positions=False))
+            return (
+                (inputs["input"], labels)
+                for inputs, labels in token_batches(shape, with_positions=False)
+            )
 
         script.build_hf_data_loader = loader
 
@@ -174,7 +180,9 @@ def mark_steps(context: AdapterContext, job: Job) -> None:
     script = importlib.import_module("train")
     build_optimizers = script.build_optimizers
 
-    def register_and_build(model_parts: list[torch.nn.Module], *arguments: Any, **keywords: Any) -> Any:
+    def register_and_build(
+        model_parts: list[torch.nn.Module], *arguments: Any, **keywords: Any
+    ) -> Any:
         for part in model_parts:
             context.register_model(part)
         if len(model_parts) == 1:

@@ -70,7 +70,12 @@ TRAINER_SPANS = (
 
 SPANS = (
     *COMMON_SPANS,
-    Span("torchtitan.components.metrics", "DeviceMemoryMonitor.get_peak_stats", "memory_log", required=False),
+    Span(
+        "torchtitan.components.metrics",
+        "DeviceMemoryMonitor.get_peak_stats",
+        "memory_log",
+        required=False,
+    ),
     Span(
         "torchtitan.components.optimizer",
         "OptimizersContainer.__init__",
@@ -117,10 +122,14 @@ class Job:
         training, parallelism = self.config.training, self.config.parallelism
         batch = getattr(parallelism, "pipeline_parallel_microbatch_size", 1)
         divisor = parallelism.context_parallel_degree * parallelism.tensor_parallel_degree
-        spec = importlib.import_module("torchtitan.protocols.train_spec").get_train_spec(self.config.model.name)
+        spec = importlib.import_module("torchtitan.protocols.train_spec").get_train_spec(
+            self.config.model.name
+        )
         arguments = getattr(spec, "model_args", None) or spec.config
         width = int(arguments[self.config.model.flavor].dim)
-        dtype = {"bfloat16": torch.bfloat16, "float32": torch.float32}[training.mixed_precision_param]
+        dtype = {"bfloat16": torch.bfloat16, "float32": torch.float32}[
+            training.mixed_precision_param
+        ]
         return Boundary((batch, training.seq_len // divisor, width), dtype)
 
 
@@ -165,7 +174,9 @@ def edit(
         _replace_builders(config, synthetic, document_length, tokenizer_files)
 
 
-def _replace_builders(config: Any, synthetic: bool, document_length: int | None, tokenizer_files: bool) -> None:
+def _replace_builders(
+    config: Any, synthetic: bool, document_length: int | None, tokenizer_files: bool
+) -> None:
     specs = importlib.import_module("torchtitan.protocols.train_spec")
     original = specs.get_train_spec
 
@@ -209,7 +220,11 @@ def facts(job: Job) -> dict[str, str | int | float | bool | None]:
     flat: dict[str, str | int | float | bool | None] = {}
     for section in dataclasses.fields(job.config):
         values = getattr(job.config, section.name)
-        for name, value in vars(values).items() if not dataclasses.is_dataclass(values) else dataclasses.asdict(values).items():
+        for name, value in (
+            vars(values).items()
+            if not dataclasses.is_dataclass(values)
+            else dataclasses.asdict(values).items()
+        ):
             if value is None or isinstance(value, (str, int, float, bool)):
                 flat[f"{section.name}.{name}"] = value
     return flat
