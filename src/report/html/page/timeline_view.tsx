@@ -283,56 +283,53 @@ function plotOptions(
 function drawMarks(plot: uPlot, { current: { state, report } }: Latest): void {
   const { ctx, bbox } = plot;
   const theme = chartTheme();
+  const unit = devicePixelRatio;
   ctx.save();
-  ctx.font = `${12 * devicePixelRatio}px system-ui, sans-serif`;
+  ctx.font = `${12 * unit}px system-ui, sans-serif`;
+  /** A label on a ground of its own, readable over any hatching. `x` is its left or right end. */
+  const write = (text: string, x: number, y: number, color: string, align: 'left' | 'right') => {
+    const wide = ctx.measureText(text).width + 8 * unit;
+    ctx.fillStyle = theme.background;
+    ctx.fillRect(align === 'left' ? x : x - wide, y - 13 * unit, wide, 17 * unit);
+    ctx.fillStyle = color;
+    ctx.textAlign = align;
+    ctx.fillText(text, x + (align === 'left' ? 4 : -4) * unit, y);
+  };
+  const right = bbox.left + bbox.width;
   if (report.capacity !== null) {
     const y = plot.valToPos(report.capacity.usable_bytes, 'y', true);
     const label = `capacity ${formatBytes(report.capacity.usable_bytes)} (${report.capacity.name})`;
-    ctx.textAlign = 'right';
-    const write = (text: string, at: number) => {
-      const wide = ctx.measureText(text).width;
-      ctx.fillStyle = theme.background;
-      ctx.fillRect(
-        bbox.left + bbox.width - wide - 8,
-        at - 13 * devicePixelRatio,
-        wide + 8,
-        17 * devicePixelRatio,
-      );
-      ctx.fillStyle = theme.warning;
-      ctx.fillText(text, bbox.left + bbox.width - 4, at);
-    };
     if (y >= bbox.top) {
       ctx.strokeStyle = theme.warning;
-      ctx.lineWidth = 2 * devicePixelRatio;
-      ctx.setLineDash([2, 4].map((length) => length * devicePixelRatio));
+      ctx.lineWidth = 2 * unit;
+      ctx.setLineDash([2 * unit, 4 * unit]);
       ctx.beginPath();
       ctx.moveTo(bbox.left, y);
-      ctx.lineTo(bbox.left + bbox.width, y);
+      ctx.lineTo(right, y);
       ctx.stroke();
-      write(label, y + 15 * devicePixelRatio);
+      write(label, right, y + 17 * unit, theme.warning, 'right');
     } else {
-      write(`▲ ${label}`, bbox.top + 14 * devicePixelRatio);
+      write(`▲ ${label}`, right, bbox.top + 14 * unit, theme.warning, 'right');
     }
   }
-  const vertical = (event: number, color: string, label: string, dash: number[]) => {
+  const mark = (event: number, color: string, label: string, dash: number[]) => {
     if (event < state.from || event > state.to) return;
     const x = plot.valToPos(event, 'x', true);
     ctx.strokeStyle = color;
-    ctx.fillStyle = color;
-    ctx.lineWidth = 1.5 * devicePixelRatio;
-    ctx.setLineDash(dash.map((length) => length * devicePixelRatio));
+    ctx.lineWidth = 1.5 * unit;
+    ctx.setLineDash(dash.map((length) => length * unit));
     ctx.beginPath();
     ctx.moveTo(x, bbox.top);
     ctx.lineTo(x, bbox.top + bbox.height);
     ctx.stroke();
-    const right = x > bbox.left + bbox.width / 2;
-    ctx.textAlign = right ? 'right' : 'left';
-    ctx.fillText(label, x + (right ? -6 : 6), bbox.top + bbox.height - 8 * devicePixelRatio);
+    const side = x > bbox.left + bbox.width / 2 ? 'right' : 'left';
+    const offset = (side === 'left' ? 3 : -3) * unit;
+    write(label, x + offset, bbox.top + bbox.height - 6 * unit, color, side);
   };
   if (report.out_of_memory !== null) {
-    vertical(report.out_of_memory.event, theme.warning, '✖ out of memory', []);
+    mark(report.out_of_memory.event, theme.warning, '✖ out of memory', []);
   }
-  vertical(state.instant, theme.text, `event ${state.instant}`, [4, 3]);
+  mark(state.instant, theme.text, `event ${state.instant}`, [4, 3]);
   ctx.restore();
 }
 
