@@ -203,6 +203,27 @@ class AttentionChoice:
         return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
 
 
+def install_flash_implementations(replacements: Any, uncovered: Callable[..., None]) -> None:
+    """Choosing FlashAttention 3 or 4 succeeds without its package: the operators and what they return stay the same."""
+    import torch.nn.attention as attention
+
+    def activate(implementation: Any) -> None:
+        uncovered(
+            "kernel",
+            str(implementation),
+            detail="the package of this FlashAttention is not needed for a trace",
+            assumption="it returns what PyTorch's own FlashAttention 2 returns, and its scratch is not counted",
+            once_for=str(implementation),
+        )
+
+    reason = "registers kernels of a package that needs a GPU"
+    replacements.set_existing(
+        attention,
+        {"activate_flash_attention_impl": activate, "restore_flash_attention_impl": lambda *_: None},
+        reason,
+    )
+
+
 def install_convolution(replacements: Any) -> None:
     """Convolutions run on cuDNN, as on a GPU; PyTorch's selection would ask the driver for cuDNN's version."""
     backends: Any = getattr(torch._C, "_ConvBackend", None)

@@ -18,7 +18,11 @@ from memtracker_sidecar import (
     triton_launch,
 )
 from memtracker_sidecar.adapter_api import AdapterContext, Plan
-from memtracker_sidecar.attention import AttentionChoice, install_convolution
+from memtracker_sidecar.attention import (
+    AttentionChoice,
+    install_convolution,
+    install_flash_implementations,
+)
 from memtracker_sidecar.backward import BackwardPasses
 from memtracker_sidecar.compile import Compilation
 from memtracker_sidecar.data_dependent import DataDependentPolicies
@@ -26,15 +30,17 @@ from memtracker_sidecar.devices import Devices
 from memtracker_sidecar.emitter import EventSink
 from memtracker_sidecar.fake_distributed import FakeDistributed
 from memtracker_sidecar.garbage import GarbageReports
+from memtracker_sidecar.gradient_accumulation import GradientAccumulation
 from memtracker_sidecar.modules import ModuleTracker
 from memtracker_sidecar.owners import Owners
 from memtracker_sidecar.phases import Phases
 from memtracker_sidecar.recorder import LiveBytes, StorageRecorder
 from memtracker_sidecar.replacements import Replacements
+from memtracker_sidecar.symmetric_memory import SymmetricMemory
 from memtracker_sidecar.tables import Tables
 from memtracker_sidecar.uncovered import UncoveredReports
 from memtracker_sidecar.worker_spec import WorkerSpec
-from memtracker_sidecar.workspace_rules import default_rules
+from memtracker_sidecar.workspaces import default_rules, gpu_limits
 
 
 class Run:
@@ -70,12 +76,14 @@ class Run:
             self.modules,
             fake_mode=self.fake_mode,
             rules=self.rules,
-            capability=spec.gpu.capability,
+            gpu=gpu_limits(spec.gpu),
             live=self.live_bytes,
         )
         self.uncovered = UncoveredReports(sink, self.tables, self.modules)
         self.data_dependent = DataDependentPolicies(self.uncovered)
         self.data_dependent.install(self.recorder)
+        self.gradients = GradientAccumulation(self.recorder)
+        self.gradients.install()
         missing_fakes.install(self.replacements, self.uncovered)
         self.compilation = Compilation(self.replacements, self.uncovered)
         self.compilation.install()
@@ -95,9 +103,11 @@ class Run:
             gpus_per_node=spec.gpus_per_node,
         )
         self.distributed.install()
+        SymmetricMemory(sink, self.recorder).install(self.replacements)
         self.attention = AttentionChoice(spec.gpu.capability, self.uncovered)
         self.attention.install()
         install_convolution(self.replacements)
+        install_flash_implementations(self.replacements, self.uncovered)
         flex_attention.install(self.replacements, self.uncovered)
         tensor_construction.install(self.replacements)
         triton_launch.install(self.replacements, spec.gpu.capability, self.uncovered)
@@ -137,6 +147,7 @@ class Run:
         self._garbage.install()
         try:
             with self.fake_mode, self.recorder:
+                self.gradients.calibrate()
                 yield
         finally:
             self._garbage.remove()
