@@ -3,6 +3,7 @@
 
 import { createHash } from 'node:crypto';
 import { stat } from 'node:fs/promises';
+import type { Fields } from '../protocol/events.ts';
 import type { TraceHeader } from '../trace/file_format.ts';
 import { type HistoryOptions, readHistory } from './history/history.ts';
 import type { Mark } from './history_trace.ts';
@@ -72,7 +73,7 @@ function annotationMarks(snapshot: MemorySnapshot, device: number): Mark[] {
     while (row < time.length && time[row] < at) row++;
     if (stage === 'START') {
       open.push(name);
-      marks.push({ kind: 'begin', row, name, labels: {}, time: at });
+      marks.push({ kind: 'begin', row, ...phaseOf(name), time: at });
     } else if (open.at(-1) === name) {
       // An end that does not close the innermost span would tear the nesting: it is left out.
       open.pop();
@@ -100,10 +101,22 @@ function metadataMarks(snapshot: MemorySnapshot, device: number): Mark[] {
     current = metadata[row];
     if (current !== 0) {
       const name = entries.texts.text(current);
-      marks.push({ kind: 'begin', row, name, labels: {}, time: time[row] });
+      marks.push({ kind: 'begin', row, ...phaseOf(name), time: time[row] });
     }
   }
   return marks;
+}
+
+/** `forward[micro_batch=0]`, as traces write a phase, back into its name and labels; any other text is a name. */
+function phaseOf(text: string): { name: string; labels: Fields } {
+  const parts = /^(.*)\[((?:\w+=[^,\]]*)(?:,\w+=[^,\]]*)*)\]$/.exec(text);
+  if (parts === null) return { name: text, labels: {} };
+  const labels: Record<string, string | number> = {};
+  for (const pair of parts[2].split(',')) {
+    const [label, value] = pair.split('=');
+    labels[label] = /^\d+$/.test(value) ? Number(value) : value;
+  }
+  return { name: parts[1], labels };
 }
 
 async function snapshotHeader(input: MeasuredInput): Promise<TraceHeader> {
