@@ -26,7 +26,8 @@ export async function decodePage(): Promise<Decoded> {
   return { payload, columns };
 }
 
-function decodeColumns(device: DevicePayload, binary: Uint8Array): Columns {
+/** The columns of one device, whose binary part begins at the start of `binary`. */
+export function decodeColumns(device: DevicePayload, binary: Uint8Array): Columns {
   const columns: Partial<Record<ColumnName, Float64Array>> = {};
   let offset = 0;
   for (const { name, length, bytes } of device.columns) {
