@@ -127,8 +127,13 @@ def _micro_batches(context: AdapterContext, steps: Steps) -> None:
         @functools.wraps(original)
         def backward_step(*arguments: Any, **options: Any) -> Any:
             number, steps.backward = steps.backward, steps.backward + 1
-            with context.phase("backward", micro_batch=number):
-                return original(*arguments, **options)
+            # With pipeline stages Megatron calls the C++ engine itself (schedules.custom_backward), past PyTorch's own functions.
+            context.owners.backward_starts()
+            try:
+                with context.phase("backward", micro_batch=number):
+                    return original(*arguments, **options)
+            finally:
+                context.owners.backward_ends()
 
         return backward_step
 
