@@ -33,7 +33,7 @@ from memtracker_sidecar.emitter import EventSink
 from memtracker_sidecar.fake_cuda import memory, streams
 from memtracker_sidecar.modules import ModuleTracker
 from memtracker_sidecar.tables import Tables
-from memtracker_sidecar.workspace_rules import Workspace, WorkspaceRules, make_call
+from memtracker_sidecar.workspace_rules import GpuLimits, Workspace, WorkspaceRules, make_call
 
 Policy = Callable[[Any, Any, Any], Any]
 """(operator, args, kwargs) -> result, or NotImplemented to run the operator as it is."""
@@ -142,7 +142,7 @@ class StorageRecorder(TorchDispatchMode):
         *,
         fake_mode: FakeTensorMode | None,
         rules: WorkspaceRules,
-        capability: tuple[int, int],
+        gpu: GpuLimits,
         live: LiveBytes | None = None,
     ) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ class StorageRecorder(TorchDispatchMode):
         self._devices = devices
         self._modules = modules
         self._rules = rules
-        self._capability = capability
+        self._gpu = gpu
         self.fake_mode = fake_mode
         self.live_bytes = live or LiveBytes()
         self.policies: dict[Any, Policy] = {
@@ -279,7 +279,8 @@ class StorageRecorder(TorchDispatchMode):
             result = func(*args, **kwargs)
             self._record_all(result, func)
             held += self._apply_rules(rules, func, args, kwargs, result, "after")
-            for storage in held:
+            for storage, size, device_id in reversed(held):
+                self.live_bytes.change(device_id, size, 0)
                 self._emit((protocol.FREE, storage))
         else:
             result = func(*args, **kwargs)
@@ -474,27 +475,31 @@ class StorageRecorder(TorchDispatchMode):
 
     def _apply_rules(
         self, rules: Any, func: Any, args: Any, kwargs: Any, out: Any, when: str
-    ) -> list[int]:
+    ) -> list[tuple[int, int, int]]:
+        """Applies the rules of an operator. Returns (storage, bytes, device) of what it holds."""
         device = _cuda_device(args, kwargs)
         if device is None:
             return []
-        call = make_call(func, args, kwargs, out, device, self._capability)
+        call = make_call(func, args, kwargs, out, device, self._gpu)
+        device_id = self._devices.id_of(device)
         held = []
         for rule in rules:
             for workspace in rule(call):
-                if workspace.when != when:
+                if workspace.when != when or workspace.bytes <= 0:
                     continue
                 if workspace.key is not None:
                     if workspace.key in self._kept_workspaces:
                         continue
                     self._kept_workspaces.add(workspace.key)
-                storage = self._workspace(workspace, device, call.stream)
-                if workspace.key is None:
-                    held.append(storage)
+                storage = self._workspace(workspace, device_id, call.stream)
+                if workspace.transient:
+                    self.live_bytes.change(device_id, workspace.bytes, 0)
+                    self._emit((protocol.FREE, storage))
+                elif workspace.key is None:
+                    held.append((storage, workspace.bytes, device_id))
         return held
 
-    def _workspace(self, workspace: Workspace, device: torch.device, stream: int) -> int:
-        device_id = self._devices.id_of(device)
+    def _workspace(self, workspace: Workspace, device_id: int, stream: int) -> int:
         self._count += 1
         module, step = self._modules.position()
         tables = self._tables
@@ -521,8 +526,6 @@ class StorageRecorder(TorchDispatchMode):
             )
         )
         self.live_bytes.change(device_id, 0, workspace.bytes)
-        if workspace.key is None:
-            self.live_bytes.change(device_id, workspace.bytes, 0)
         return self._count
 
 

@@ -19,6 +19,7 @@ from memtracker_sidecar.owners import Owners
 from memtracker_sidecar.recorder import StorageRecorder
 from memtracker_sidecar.tables import Tables
 from memtracker_sidecar.workspace_rules import WorkspaceRules
+from memtracker_sidecar.workspaces import gpu_limits
 
 
 class Block(nn.Module):
@@ -91,7 +92,7 @@ def recorded(train: Callable[[], None]) -> Trace:
         modules,
         fake_mode=None,
         rules=WorkspaceRules(),
-        capability=GPU.capability,
+        gpu=gpu_limits(GPU),
     )
     owners = Owners(sink, tables, recorder, modules)
     handles = owners.install()

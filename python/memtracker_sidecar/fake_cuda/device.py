@@ -32,6 +32,11 @@ class DeviceProperties(types.SimpleNamespace):
     """Stands for torch.cuda.get_device_properties()."""
 
 
+def threads_per_multiprocessor(capability: tuple[int, int]) -> int:
+    """Resident threads of one multiprocessor; those of Hopper for a capability that is not in the table."""
+    return _LIMITS.get(capability, _LIMITS[(9, 0)])[0]
+
+
 def device_properties(gpu: GpuProperties) -> DeviceProperties:
     threads, shared, shared_optin = _LIMITS.get(gpu.capability, _LIMITS[(9, 0)])
     return DeviceProperties(
