@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import runpy
 import sys
@@ -145,10 +146,9 @@ def _in_validation(error: BaseException) -> bool:
 
 
 def _wants_one_connection(argv: list[str]) -> bool:
-    """Megatron refuses tensor parallelism on older GPUs unless the launcher set CUDA_DEVICE_MAX_CONNECTIONS=1."""
-    import os
-
-    return "CUDA_DEVICE_MAX_CONNECTIONS" not in os.environ
+    """Launch scripts set CUDA_DEVICE_MAX_CONNECTIONS=1, which tensor parallelism on older GPUs needs and FSDP refuses."""
+    sharded = {"--use-megatron-fsdp", "--use-torch-fsdp2"} & set(argv)
+    return "CUDA_DEVICE_MAX_CONNECTIONS" not in os.environ and not sharded
 
 
 def _same_checkout(context: AdapterContext) -> None:

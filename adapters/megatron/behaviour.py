@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from memtracker_sidecar.adapter_api import AdapterContext, InterfaceChanged
 
@@ -12,7 +16,10 @@ OPTIMIZER = "megatron.core.optimizer.optimizer"
 
 
 def install(context: AdapterContext) -> None:
+    _keep_parameters(context)
     _overflow(context)
+    _broadcast_sizes(context)
+    _self_checks(context)
     timers = context.require("megatron.core.timers", "Timers")
     for name in ("log", "write"):
         context.replacements.set(timers, name, lambda *_arguments, **_options: None, "times would be gathered from all ranks")
@@ -62,3 +69,94 @@ def _overflow(context: AdapterContext) -> None:
         "whether gradients are finite decides whether the update happens",
     )
 
+
+def _broadcast_sizes(context: AdapterContext) -> None:
+    """`broadcast_data` sends sizes as a tensor and reads them back; every rank of a tensor-parallel group has the same batch."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def sizes_of(keys: Any, data: Any, tp_group: Any = None) -> Any:
+            if data is None:
+                return original(keys, data, tp_group)
+            from megatron.core.tensor_parallel import data as module
+
+            sizes = torch.tensor([0] * (module._MAX_DATA_DIM * len(keys)), dtype=torch.long, device="cuda")
+            del sizes
+            shapes = {key: list(data[key].size()) for key in keys}
+            counts = {key: math.prod(shape) for key, shape in shapes.items()}
+            return shapes, counts, sum(counts.values())
+
+        return sizes_of
+
+    try:
+        context.replace(
+            "megatron.core.tensor_parallel.data",
+            "_build_key_size_numel_dictionaries",
+            make,
+            "sizes travel as values of a tensor",
+        )
+    except InterfaceChanged as error:
+        context.uncovered("feature", "broadcast_data", detail=str(error), assumption="")
+
+
+def _self_checks(context: AdapterContext) -> None:
+    """Checks that ranks hold equal parameters (`--qk-layernorm`, test mode): they do."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def check(*arguments: Any, **options: Any) -> Any:
+            outer = context.data_dependent.scalar
+            context.data_dependent.scalar = lambda tensor: True if tensor.dtype is torch.bool else None
+            try:
+                return original(*arguments, **options)
+            finally:
+                context.data_dependent.scalar = outer
+
+        return check
+
+    try:
+        context.replace(
+            "megatron.core.transformer.attention",
+            "SelfAttention.run_realtime_tests",
+            make,
+            "compares parameters with those of other ranks",
+        )
+    except InterfaceChanged as error:
+        context.uncovered("feature", "realtime tests", detail=str(error), assumption="")
+
+
+def _keep_parameters(context: AdapterContext) -> None:
+    """`module.cuda()` and `module.bfloat16()` give a parameter new data and keep the parameter, as PyTorch does on a GPU.
+
+    Parameters carry what Megatron decides by (`allreduce`, `sequence_parallel`, `tensor_model_parallel`). PyTorch changes subclasses
+    of Tensor, which a fake tensor is, by swapping the whole object, and the attributes are lost with it.
+    """
+
+    def convert(tensor: torch.Tensor, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        with torch.no_grad():
+            converted = function(tensor)
+        if converted is tensor:
+            return
+        tensor.data = converted
+        if isinstance(tensor, FakeTensor) and isinstance(converted, FakeTensor):
+            tensor.fake_device = converted.fake_device
+
+    original = torch.nn.Module._apply
+
+    @functools.wraps(original)
+    def apply(self: torch.nn.Module, function: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> torch.nn.Module:
+        if recurse:
+            for child in self.children():
+                child._apply(function)
+        for parameter in self._parameters.values():
+            if parameter is None:
+                continue
+            convert(parameter, function)
+            if parameter.grad is not None:
+                convert(parameter.grad, function)
+        for name, buffer in self._buffers.items():
+            if buffer is not None:
+                self._buffers[name] = function(buffer)
+        return self
+
+    context.replacements.set(torch.nn.Module, "_apply", apply, "keeps the attributes of parameters, as on a GPU")

@@ -1,7 +1,7 @@
 """Kernel libraries without their kernels: the compiled modules under real Python packages, allocation by allocation.
 
 `extension.py` is the seam. A folder or file a library: `transformer_engine/`, `apex.py`, `flash_attention.py`, ... ;
-`aten.py` is the table of what PyTorch's own CUDA kernels allocate inside. :func:`install` puts the stand-ins in place before a
+What PyTorch's own CUDA kernels allocate inside is `memtracker_sidecar.workspaces`. :func:`install` puts the stand-ins in place before a
 framework is imported; packages that are installed keep their own Python code. Triton kernels need no stand-in: their launches
 are no-ops (`memtracker_sidecar.triton_launch`).
 """

@@ -7,6 +7,7 @@ shared objects are the only parts of it that do not run.
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.machinery
 import importlib.metadata
@@ -132,11 +133,10 @@ def finish() -> None:
     `get_attention_backend` turns cuDNN off for any class that is neither torch.Tensor nor a quantized tensor of TE's own, so
     fake tensors would change the choice (dot_product_attention/utils.py).
     """
+    _dispatch_by_hand()
     utils: Any = sys.modules.get("transformer_engine.pytorch.attention.dot_product_attention.utils")
     if utils is None or hasattr(utils.get_attention_backend, "__wrapped__"):
         return
-    import functools
-
     import torch
     from torch._subclasses.fake_tensor import FakeTensor
 
@@ -149,3 +149,23 @@ def finish() -> None:
         return original(attention_params)
 
     utils.get_attention_backend = get_attention_backend
+
+
+def _dispatch_by_hand() -> None:
+    """Quantized tensors call `__torch_dispatch__` of the buffers that they hold, with their own class among the types.
+
+    A plain tensor runs the operator then; a fake one declines, because it does not know the class.
+    """
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    original = FakeTensor.__torch_dispatch__.__func__
+    if hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def dispatch(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if types and not any(issubclass(kind, FakeTensor) for kind in types):
+            return func(*args, **(kwargs or {}))
+        return original(cls, func, types, args, kwargs)
+
+    FakeTensor.__torch_dispatch__ = classmethod(dispatch)  # type: ignore[assignment,method-assign]
