@@ -9,6 +9,7 @@
 import { Block } from './block.ts';
 import { BlockPool } from './block_pool.ts';
 import { type AllocatorConfig, parseAllocatorConf } from './config.ts';
+import { DeferredFrees } from './deferred_frees.ts';
 import {
   type AddressRange,
   type DriverMemory,
@@ -75,8 +76,6 @@ interface AllocationScope {
   readonly capture: GraphCapture | null;
 }
 
-type GraphMarkers = ReturnType<GraphCapture['freeMarkers']>;
-
 export class CachingAllocator {
   readonly device: number;
   readonly stats: DeviceStats;
@@ -95,10 +94,7 @@ export class CachingAllocator {
   readonly #lenders = poolTable();
   readonly #scopes: AllocationScope[] = [];
   readonly #captures: GraphCapture[] = [];
-  /** Blocks freed during a capture while other streams used them, with the graph nodes that end their use. */
-  readonly #deferred = new Map<Block, GraphMarkers>();
-  /** Streams recorded on a block during a capture: the capture's end proves that they are done. */
-  readonly #capturedUses = new Map<Block, Set<number>>();
+  readonly #deferred: DeferredFrees;
   readonly #onUndefined: (reason: string) => void;
   #config: AllocatorConfig;
   /** Bytes that the memory fraction allows, or null. */
@@ -113,6 +109,7 @@ export class CachingAllocator {
     this.#driver = options.driver;
     this.#clock = options.clock ?? new StreamClock();
     this.#events = new StreamEventQueues(this.device, this.#clock);
+    this.#deferred = new DeferredFrees(this.#events, (block) => this.#putBack(block));
     const { conf = '' } = options;
     this.#config = typeof conf === 'string' ? parseAllocatorConf(conf) : conf;
     this.#store = new SegmentStore(this.#config, {
@@ -227,10 +224,9 @@ export class CachingAllocator {
     }
     const capture = this.#captureOf(this.currentStream);
     if (capture === null) this.#events.insert(block);
-    else if (this.#config.graphCaptureRecordStreamReuse) {
-      this.#deferred.set(block, capture.freeMarkers(block));
-    } else {
-      this.#deferred.set(block, []);
+    else {
+      const { graphCaptureRecordStreamReuse } = this.#config;
+      this.#deferred.add(block, graphCaptureRecordStreamReuse ? capture.freeMarkers(block) : []);
     }
   }
 
@@ -239,10 +235,7 @@ export class CachingAllocator {
     if (stream === block.segment.stream) return;
     if (block.streamUses === null) block.streamUses = [stream];
     else if (!block.streamUses.includes(stream)) block.streamUses.push(stream);
-    if (this.#captureOf(this.currentStream) !== null) {
-      const uses = this.#capturedUses.get(block) ?? new Set();
-      this.#capturedUses.set(block, uses.add(stream));
-    }
+    if (this.#captureOf(this.currentStream) !== null) this.#deferred.recordUse(block, stream);
   }
 
   /** The GPU has come to the end of what is queued on `stream` (all streams when left out). */
@@ -315,7 +308,7 @@ export class CachingAllocator {
     const at = this.#scopes.findIndex((scope) => sameId(scope.pool.id, id));
     if (at < 0) throw new Error(`allocations do not go to pool ${id.join(',')}`);
     const { pool } = this.#scopes[at];
-    if (this.#config.graphCaptureRecordStreamReuse) this.#settleDeferred(pool);
+    if (this.#config.graphCaptureRecordStreamReuse) this.#deferred.settle(pool);
     this.#scopes.splice(at, 1);
   }
 
@@ -368,16 +361,16 @@ export class CachingAllocator {
 
   #prepareForMalloc(stream: number): void {
     if (this.#captures.length === 0) {
-      if (this.#deferred.size > 0) this.#insertDeferredEvents();
+      if (!this.#deferred.isEmpty) this.#deferred.settle();
       if (!this.#events.isEmpty) this.#events.poll((block) => this.#putBack(block));
       return;
     }
     const capture = this.#captureOf(stream);
     if (capture === null) {
-      this.#insertDeferredEvents();
+      this.#deferred.settle();
       this.#events.poll((block) => this.#putBack(block));
     } else if (this.#config.graphCaptureRecordStreamReuse) {
-      this.#freeProvenInCapture(capture, stream);
+      this.#deferred.freeProven(capture, stream);
     }
   }
 
@@ -689,7 +682,7 @@ export class CachingAllocator {
 
   #synchronizeEvents(pool: PrivatePool | null): void {
     this.stats.numSyncAllStreams++;
-    this.#insertDeferredEvents();
+    this.#deferred.settle();
     this.#events.synchronize(pool, (block) => this.#putBack(block));
   }
 
@@ -729,42 +722,6 @@ export class CachingAllocator {
   #captureOf(stream: number): GraphCapture | null {
     if (this.#captures.length === 0) return null;
     return this.#captures.find((capture) => capture.streams.has(stream)) ?? null;
-  }
-
-  /** Blocks whose last use the graph proves to be over come back during the capture. */
-  #freeProvenInCapture(capture: GraphCapture, stream: number): void {
-    for (const [block, markers] of this.#deferred) {
-      if (markers.length === 0 || block.segment.stream !== stream) continue;
-      if (!capture.hasPassed(stream, markers)) continue;
-      block.streamUses = null;
-      this.#putBack(block);
-      this.#deferred.delete(block);
-    }
-  }
-
-  /** The end of a capture into `pool` proves the uses recorded during it; older uses still need events. */
-  #settleDeferred(pool: PrivatePool): void {
-    for (const block of this.#deferred.keys()) {
-      if (block.segment.pool.owner !== pool) continue;
-      this.#settle(block);
-      this.#deferred.delete(block);
-    }
-  }
-
-  #insertDeferredEvents(): void {
-    for (const block of this.#deferred.keys()) this.#settle(block);
-    this.#deferred.clear();
-  }
-
-  #settle(block: Block): void {
-    const captured = this.#capturedUses.get(block);
-    if (captured !== undefined && block.streamUses !== null) {
-      const older = block.streamUses.filter((stream) => !captured.has(stream));
-      block.streamUses = older.length > 0 ? older : null;
-      this.#capturedUses.delete(block);
-    }
-    this.#events.insert(block);
-    if (block.eventCount === 0) this.#putBack(block);
   }
 }
 
