@@ -13,6 +13,12 @@ export type { Band } from './base/band.ts';
 export { type Bytes, bytes, formatBytes, parseBytes } from './base/bytes.ts';
 export { ExitStatus, UserError } from './base/errors.ts';
 export { type Evidence, weakestEvidence } from './base/evidence.ts';
+export {
+  type Comparison,
+  compareRuns,
+  type DeviceComparison,
+  type PhaseComparison,
+} from './compare/comparison.ts';
 export { type Device, DeviceOutOfMemory } from './device/device.ts';
 export { type ExternalPart, GpuDevice, type GpuDeviceOptions } from './device/gpu_device.ts';
 export {
@@ -51,6 +57,15 @@ export { findRelease, NCCL_RELEASES, type NcclRelease } from './nccl/release.ts'
 export { parseOperations, type RankReport, stepReports } from './nccl/report.ts';
 export type { MemoryTerm } from './nccl/term.ts';
 export { findTopology, TOPOLOGY_PRESETS, type Topology } from './nccl/topology.ts';
+export { type CompareDocument, compareDocument } from './report/compare_document.ts';
+export { reportDocument } from './report/document.ts';
+export { type ReportDocument, reportDocumentSchema } from './report/document_schema.ts';
+export type { ExportFormat, ExportOptions } from './report/formats/format.ts';
+export { EXPORT_FORMATS } from './report/formats/formats.ts';
+export { htmlReport } from './report/html/html_report.ts';
+export { markdownOf } from './report/markdown.ts';
+export { reportSections } from './report/report_sections.ts';
+export { textOf } from './report/text.ts';
 export {
   type Bridge,
   type BridgeOptions,

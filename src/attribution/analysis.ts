@@ -7,7 +7,12 @@ import { DeviceOutOfMemory } from '../device/device.ts';
 import type { ExternalPart, GpuDevice } from '../device/gpu_device.ts';
 import type { DeviceCapacity } from '../device/gpus.ts';
 import { HostMemory } from '../device/host_memory.ts';
-import { deviceForTrace, type ReplayTarget, type TraceDevice } from '../device/trace_device.ts';
+import {
+  deviceForTrace,
+  NEVER_FULL,
+  type ReplayTarget,
+  type TraceDevice,
+} from '../device/trace_device.ts';
 import { type AllocatorHistory, recordAllocatorHistory } from '../timeline/allocator_history.ts';
 import { replay } from '../timeline/replay.ts';
 import type { MemoryKind, OutOfMemory, Timeline } from '../timeline/timeline.ts';
@@ -155,7 +160,7 @@ function replayed(trace: Trace, meta: DeviceMeta, options: AnalysisOptions): Dev
   const { device, capacity, notes } = freshDevice(trace, meta, options);
   const limited = replay(trace, meta.id, device);
   const { outOfMemory } = limited;
-  const unlimited = { ...options, usableBytes: Number.POSITIVE_INFINITY };
+  const unlimited = { ...options, usableBytes: NEVER_FULL };
   const timeline =
     outOfMemory === null
       ? limited

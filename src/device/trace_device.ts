@@ -1,7 +1,7 @@
 // The GPU that a trace is replayed on: what the caller asks for, and for the rest what the trace says of its own job.
 
 import type { Band } from '../base/band.ts';
-import { type Bytes, bytes } from '../base/bytes.ts';
+import { type Bytes, bytes, TiB } from '../base/bytes.ts';
 import type { Component } from '../external/component.ts';
 import type { NcclSettings } from '../nccl/communicator.ts';
 import { readEnvironment } from '../nccl/environment.ts';
@@ -10,6 +10,12 @@ import { findTopology, TOPOLOGY_PRESETS, type Topology } from '../nccl/topology.
 import type { TraceHeader } from '../trace/file_format.ts';
 import { GpuDevice } from './gpu_device.ts';
 import { capacityOf, type DeviceCapacity, type GpuModel, parseCapacity } from './gpus.ts';
+
+/**
+ * Capacity of a device that is never full, for `ReplayTarget.usableBytes`. Finite, because the address range of an expandable
+ * segment is a multiple of it.
+ */
+export const NEVER_FULL = 16 * TiB;
 
 export interface ReplayTarget {
   /** A GPU's name or a size. Absent: the GPU that the trace was made for. */

@@ -98,3 +98,10 @@ test('a job that does not fit says where it ends and what it would need', () => 
   expect(out_of_memory).toMatchObject({ step: 1, kind: 'allocator' });
   expect(peak.allocated).toEqual(device.peak.allocated);
 });
+
+test('the need of a job that does not fit is known with expandable segments, too', () => {
+  const options = { gpu: String(300 * MiB), allocConf: 'expandable_segments:True' };
+  const small = reportDocument(analyzeTrace(syntheticTrace(), options)).devices['cuda:0'];
+  expect(small.out_of_memory).toMatchObject({ step: 1, kind: 'allocator' });
+  expect(small.peak.reserved.bytes).toBeGreaterThanOrEqual(device.peak.allocated.bytes ?? 0);
+});
