@@ -18,16 +18,15 @@ import {
   virtualAddresses,
 } from './driver.ts';
 import { NOWHERE } from './free_index.ts';
-import { GraphCapture } from './graph_capture.ts';
 import { OutOfMemoryError } from './out_of_memory.ts';
 import {
   DEFAULT_POOL,
   type MempoolId,
-  PrivatePool,
+  type PrivatePool,
   type PrivatePoolOptions,
-  poolKey,
-  poolTable,
+  sameId,
 } from './private_pool.ts';
+import { PrivatePools } from './private_pools.ts';
 import { SegmentStore } from './segment_store.ts';
 import { isSmall, MIN_BLOCK_SIZE, roundSize, SMALL_SIZE, segmentSize } from './size_class.ts';
 import { type SegmentSnapshot, snapshotSegments } from './snapshot.ts';
@@ -69,13 +68,6 @@ interface Request {
   rejected: boolean;
 }
 
-/** Allocations on matching streams go to `pool` while the scope is open. */
-interface AllocationScope {
-  readonly pool: PrivatePool;
-  /** Null: every stream. */
-  readonly capture: GraphCapture | null;
-}
-
 export class CachingAllocator {
   readonly device: number;
   readonly stats: DeviceStats;
@@ -87,21 +79,13 @@ export class CachingAllocator {
   readonly #events: StreamEventQueues;
   readonly #small = new BlockPool(true, null);
   readonly #large = new BlockPool(false, null);
-  readonly #privatePools = poolTable();
-  /** Private pools that nobody uses any more. */
-  readonly #freeablePools = poolTable();
-  /** Private pools that lend cached blocks before the program runs out of memory. */
-  readonly #lenders = poolTable();
-  readonly #scopes: AllocationScope[] = [];
-  readonly #captures: GraphCapture[] = [];
+  readonly #privatePools = new PrivatePools();
   readonly #deferred: DeferredFrees;
   readonly #onUndefined: (reason: string) => void;
   #config: AllocatorConfig;
   /** Bytes that the memory fraction allows, or null. */
   #allowed: number | null = null;
   #collectsGarbage = false;
-  #mempools = 0;
-  #graphPools = 0;
 
   /** @throws UserError when `conf` is not valid */
   constructor(options: CachingAllocatorOptions) {
@@ -222,7 +206,7 @@ export class CachingAllocator {
       this.#putBack(block);
       return;
     }
-    const capture = this.#captureOf(this.currentStream);
+    const capture = this.#privatePools.captureOf(this.currentStream);
     if (capture === null) this.#events.insert(block);
     else {
       const { graphCaptureRecordStreamReuse } = this.#config;
@@ -235,7 +219,8 @@ export class CachingAllocator {
     if (stream === block.segment.stream) return;
     if (block.streamUses === null) block.streamUses = [stream];
     else if (!block.streamUses.includes(stream)) block.streamUses.push(stream);
-    if (this.#captureOf(this.currentStream) !== null) this.#deferred.recordUse(block, stream);
+    if (this.#privatePools.captureOf(this.currentStream) !== null)
+      this.#deferred.recordUse(block, stream);
   }
 
   /** The GPU has come to the end of what is queued on `stream` (all streams when left out). */
@@ -284,14 +269,12 @@ export class CachingAllocator {
 
   /** `torch.cuda.MemPool(...)`. @returns its id */
   createPool(options: PrivatePoolOptions = {}): MempoolId {
-    const id: MempoolId = [0, ++this.#mempools];
-    this.#addPool(id, options);
-    return id;
+    return this.#privatePools.create(options);
   }
 
   /** The end of a `torch.cuda.MemPool`: what is free in it goes back at once, live blocks keep working. */
   deletePool(id: MempoolId): void {
-    this.#lenders.delete(poolKey(id));
+    this.#privatePools.stopLending(id);
     this.releasePool(id);
     this.emptyCache(id);
   }
@@ -301,24 +284,19 @@ export class CachingAllocator {
    * which `releasePool` ends.
    */
   beginAllocateToPool(id: MempoolId): void {
-    this.#openScope(id, null);
+    this.#privatePools.openScope(id);
   }
 
   endAllocateToPool(id: MempoolId): void {
-    const at = this.#scopes.findIndex((scope) => sameId(scope.pool.id, id));
-    if (at < 0) throw new Error(`allocations do not go to pool ${id.join(',')}`);
-    const { pool } = this.#scopes[at];
-    if (this.#config.graphCaptureRecordStreamReuse) this.#deferred.settle(pool);
-    this.#scopes.splice(at, 1);
+    if (this.#config.graphCaptureRecordStreamReuse) {
+      this.#deferred.settle(this.#privatePools.get(id));
+    }
+    this.#privatePools.closeScope(id);
   }
 
   /** One user fewer. At none the pool's memory goes back at the next `emptyCache` or when memory runs out. */
   releasePool(id: MempoolId): void {
-    const pool = this.#poolOf(id);
-    pool.useCount--;
-    if (pool.useCount > 0) return;
-    pool.noSplit = false;
-    this.#freeablePools.add(poolKey(id), pool);
+    this.#privatePools.release(id);
   }
 
   // CUDA graph capture
@@ -329,30 +307,24 @@ export class CachingAllocator {
    * @returns the id of the graph's pool; `releasePool` it when the graph is reset
    */
   beginCapture(stream: number, sharedWith?: MempoolId): MempoolId {
-    const id: MempoolId = sharedWith ?? [++this.#graphPools, 0];
-    const pool = this.#openScope(id, stream);
-    const capture = new GraphCapture(pool, stream);
-    this.#scopes[this.#scopes.length - 1] = { pool, capture };
-    this.#captures.push(capture);
+    const id = this.#privatePools.beginCapture(stream, sharedWith);
     this.currentStream = stream;
     return id;
   }
 
   /** A kernel is launched on a stream under capture. Matters for graph_capture_record_stream_reuse only. */
   captureNode(stream: number): void {
-    this.#captureOf(stream)?.addNode(stream);
+    this.#privatePools.captureOf(stream)?.addNode(stream);
   }
 
   /** `stream` waits for what `other`, a stream under capture, has queued: it joins the capture. */
   captureJoin(stream: number, other: number): void {
-    this.#captureOf(other)?.join(stream, other);
+    this.#privatePools.captureOf(other)?.join(stream, other);
   }
 
   /** `CUDAGraph.capture_end`; `stream` is what the program goes on with. */
   endCapture(id: MempoolId, stream = 0): void {
-    const at = this.#captures.findIndex((capture) => sameId(capture.pool.id, id));
-    if (at < 0) throw new Error(`no graph is captured into pool ${id.join(',')}`);
-    this.#captures.splice(at, 1);
+    this.#privatePools.endCapture(id);
     this.currentStream = stream;
     this.endAllocateToPool(id);
   }
@@ -360,12 +332,12 @@ export class CachingAllocator {
   // From here on: how it decides
 
   #prepareForMalloc(stream: number): void {
-    if (this.#captures.length === 0) {
+    if (!this.#privatePools.isCapturing) {
       if (!this.#deferred.isEmpty) this.#deferred.settle();
       if (!this.#events.isEmpty) this.#events.poll((block) => this.#putBack(block));
       return;
     }
-    const capture = this.#captureOf(stream);
+    const capture = this.#privatePools.captureOf(stream);
     if (capture === null) {
       this.#deferred.settle();
       this.#events.poll((block) => this.#putBack(block));
@@ -386,11 +358,7 @@ export class CachingAllocator {
 
   #poolFor(size: number, stream: number): BlockPool {
     const small = isSmall(size);
-    for (let at = this.#scopes.length - 1; at >= 0; at--) {
-      const { pool, capture } = this.#scopes[at];
-      if (capture === null || capture.streams.has(stream)) return small ? pool.small : pool.large;
-    }
-    return small ? this.#small : this.#large;
+    return this.#privatePools.poolFor(small, stream) ?? (small ? this.#small : this.#large);
   }
 
   /** Takes the best cached block out of the index (get_free_block). Only one candidate is ever considered. */
@@ -504,7 +472,7 @@ export class CachingAllocator {
       const lent = this.#borrowFromPrivatePool(request);
       if (lent !== null) return this.#handOut(lent, requested, size, false);
       if (this.#releaseOversize(request)) block = this.#grow(request, false);
-      if (block === null && this.#captureOf(request.stream) === null) {
+      if (block === null && this.#privatePools.captureOf(request.stream) === null) {
         this.#releaseCached(DEFAULT_POOL, request.stream);
         block = this.#grow(request, true);
       }
@@ -535,7 +503,7 @@ export class CachingAllocator {
   /** A cached block of a pool with `use_on_oom` serves the default pool (try_mempool_fallback). */
   #borrowFromPrivatePool({ pool, stream, size }: Request): Block | null {
     if (pool.owner !== null) return null;
-    for (const lender of this.#lenders.values()) {
+    for (const lender of this.#privatePools.lenders()) {
       const block = this.#takeCached(
         isSmall(size) ? lender.small : lender.large,
         stream,
@@ -590,24 +558,24 @@ export class CachingAllocator {
    */
   #releaseCached(id: MempoolId, currentStream: number): void {
     const all = sameId(id, DEFAULT_POOL);
-    if (all && this.#captureOf(currentStream) === null) {
+    if (all && this.#privatePools.captureOf(currentStream) === null) {
       this.#synchronizeEvents(null);
       this.#store.releaseCached(this.#large);
       this.#store.releaseCached(this.#small);
     }
-    this.#freeablePools.retain((pool) => {
+    this.#privatePools.retainFreeable((pool) => {
       if (!all) {
         if (!sameId(pool.id, id)) return true;
         this.#synchronizeEvents(pool);
       }
       this.#store.releaseCached(pool.small);
       this.#store.releaseCached(pool.large);
-      return !this.#mayErase(pool);
+      return !this.#mayDelete(pool);
     });
   }
 
-  /** Whether PyTorch deletes the pool now; takes it out of the table of pools if so. */
-  #mayErase(pool: PrivatePool): boolean {
+  /** Whether PyTorch deletes a pool that nobody uses. */
+  #mayDelete(pool: PrivatePool): boolean {
     if (pool.driverAllocations > 0) return false;
     if (pool.activeBlocks > 0) {
       this.#onUndefined(
@@ -616,7 +584,7 @@ export class CachingAllocator {
       );
       return false;
     }
-    return this.#privatePools.delete(poolKey(pool.id));
+    return true;
   }
 
   /** Frees cached segments that were not used for long (garbage_collect_cached_blocks). Does not wait for streams. */
@@ -651,7 +619,7 @@ export class CachingAllocator {
   #outOfMemory(request: Request): OutOfMemoryError {
     const deviceFree = freeMemory(this.#driver);
     let freeInPrivatePools = 0;
-    for (const pool of this.#privatePools.values()) {
+    for (const pool of this.#privatePools.all()) {
       freeInPrivatePools += pool.small.freeBytes() + pool.large.freeBytes();
     }
     const error = new OutOfMemoryError(
@@ -689,47 +657,9 @@ export class CachingAllocator {
   #updateGarbageCollection(): void {
     this.#collectsGarbage = this.#allowed !== null && this.#config.garbageCollectionThreshold > 0;
   }
-
-  #addPool(id: MempoolId, options: PrivatePoolOptions = {}): PrivatePool {
-    const pool = new PrivatePool(id, options.noSplit ?? false);
-    this.#privatePools.add(poolKey(id), pool);
-    if (options.useOnOom) this.#lenders.add(poolKey(id), pool);
-    return pool;
-  }
-
-  /** @throws Error when there is no such pool: the caller's mistake */
-  #poolOf(id: MempoolId): PrivatePool {
-    const pool = this.#privatePools.get(poolKey(id));
-    if (pool === undefined) throw new Error(`there is no private pool ${id.join(',')}`);
-    return pool;
-  }
-
-  #openScope(id: MempoolId, capturedStream: number | null): PrivatePool {
-    let pool = this.#privatePools.get(poolKey(id));
-    if (pool === undefined) pool = this.#addPool(id);
-    else if (pool.useCount === 0) throw new Error(`private pool ${id.join(',')} was released`);
-    else pool.useCount++;
-    if (this.#scopes.some((scope) => scope.pool === pool)) {
-      throw new Error(`allocations already go to pool ${id.join(',')}`);
-    }
-    if (capturedStream !== null && this.#captureOf(capturedStream) !== null) {
-      throw new Error(`stream ${capturedStream} is under capture already`);
-    }
-    this.#scopes.push({ pool, capture: null });
-    return pool;
-  }
-
-  #captureOf(stream: number): GraphCapture | null {
-    if (this.#captures.length === 0) return null;
-    return this.#captures.find((capture) => capture.streams.has(stream)) ?? null;
-  }
 }
 
 /** What an expandable block can grow to: its own size and the unmapped range after it. */
 function growableSize(block: Block): number {
   return block.size + (block.next !== null && !block.next.mapped ? block.next.size : 0);
-}
-
-function sameId(a: MempoolId, b: MempoolId): boolean {
-  return a[0] === b[0] && a[1] === b[1];
 }

@@ -1,7 +1,6 @@
 // A private pool: memory set apart for a `torch.cuda.MemPool` or for the graphs that share a capture pool.
 
 import { BlockPool } from './block_pool.ts';
-import { FlatHashMap } from './flat_hash_map.ts';
 
 /** `[0, n]` for a MemPool, `[n, 0]` for a CUDA graph's pool, `[0, 0]` for the default pool (c10::MempoolId_t). */
 export type MempoolId = readonly [number, number];
@@ -37,15 +36,6 @@ export class PrivatePool {
   }
 }
 
-/** The key of a pool in the tables below. */
-export function poolKey(id: MempoolId): string {
-  return `${id[0]},${id[1]}`;
-}
-
-/** A table of pools that is walked in PyTorch's order (c10/core/Allocator.h, MempoolIdHash). */
-export function poolTable(): FlatHashMap<string, PrivatePool> {
-  return new FlatHashMap((key) => {
-    const [first, second] = key.split(',');
-    return BigInt(first !== '0' ? first : second);
-  });
+export function sameId(a: MempoolId, b: MempoolId): boolean {
+  return a[0] === b[0] && a[1] === b[1];
 }
