@@ -3,8 +3,9 @@
 //
 // Who owns what: this class decides which block serves a request, when a freed block may be used again and when memory
 // goes back to the driver. `SegmentStore` moves memory from and to the driver, `BlockPool` and `FreeIndex` hold what is
-// cached, `StreamEventQueues` what waits for other streams. Everything runs on one thread, as one program's allocations
-// do. tests/oracle runs the real allocator beside this one, step by step.
+// cached, `PrivatePools` what belongs to a MemPool or a graph, `StreamEventQueues` and `DeferredFrees` what waits for
+// other streams. Everything runs on one thread, as one program's allocations do. tests/oracle runs the real allocator
+// beside this one, step by step.
 
 import { Block } from './block.ts';
 import { BlockPool } from './block_pool.ts';
