@@ -167,11 +167,24 @@ class AttentionChoice:
             )[0]
             return out[..., :width] if padding else out
         if backend == SDPBackend.CUDNN_ATTENTION:
+            self._uncovered(
+                "kernel",
+                "cudnn attention",
+                assumption="the workspace that cuDNN's frontend lays out is counted; "
+                "what its execution plan needs besides is not",
+                once_for="cudnn attention",
+            )
             out = aten._scaled_dot_product_cudnn_attention(
                 query, key, value, attn_mask, gradients, dropout_p, is_causal, False, scale=scale
             )[0]
             return out
         if backend == SDPBackend.EFFICIENT_ATTENTION:
+            self._uncovered(
+                "kernel",
+                "efficient attention",
+                assumption="the workspace of its backward is not counted",
+                once_for="efficient attention",
+            )
             if query.shape[1] != key.shape[1]:
                 groups = query.shape[1] // key.shape[1]
                 key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
@@ -219,7 +232,10 @@ def install_flash_implementations(replacements: Any, uncovered: Callable[..., No
     reason = "registers kernels of a package that needs a GPU"
     replacements.set_existing(
         attention,
-        {"activate_flash_attention_impl": activate, "restore_flash_attention_impl": lambda *_: None},
+        {
+            "activate_flash_attention_impl": activate,
+            "restore_flash_attention_impl": lambda *_: None,
+        },
         reason,
     )
 

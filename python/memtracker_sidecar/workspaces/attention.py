@@ -1,7 +1,7 @@
-"""Attention kernels: accumulators of FlashAttention, forward and backward.
+"""Attention kernels: accumulators of FlashAttention and of cuDNN's attention.
 
-cuDNN's attention asks for a workspace that its library computes at run time; its size is not known here and is reported as
-uncovered by the selection (see `memtracker_sidecar/attention.py`).
+Of cuDNN's workspace the part that its frontend lays out is known from source; what the execution plan of the library asks for
+besides is decided at run time and is reported as uncovered where the kernel is chosen (`memtracker_sidecar/attention.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from memtracker_sidecar.workspace_rules import Call, Workspace, WorkspaceRules, 
 
 _SOURCE = "PyTorch, aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp"
 _SDPA_SOURCE = "PyTorch, aten/src/ATen/native/transformers/cuda/attention_backward.cu, _flash_attention_backward"
+_CUDNN = "PyTorch, aten/src/ATen/native/cudnn/MHA.cpp, run_cudnn_SDP_bprop"
+_CUDNN_FRONTEND = "NVIDIA cudnn-frontend, include/cudnn_frontend/node/scaled_dot_product_flash_attention.h, CompositeSDPABackwardNode"
 _FLOAT = 4
 
 
@@ -88,6 +90,22 @@ def _backward(call: Call) -> Iterable[Workspace]:
         yield Workspace(size, "flash attention dv_expanded", "after", source)
 
 
+def _cudnn_backward(call: Call) -> Iterable[Workspace]:
+    gradient, query, _key, _value, out = call.args[:5]
+    if query.dim() != 4:
+        return
+    if gradient.stride() != out.stride():
+        size = gradient.numel() * gradient.element_size()
+        yield Workspace(size, "cudnn attention gradient, in the output's layout", "before", _CUDNN)
+    batch, heads, length, head = query.shape
+    rows = batch * heads * length
+    # One allocation: dQ_accum and softmax_sum, both float (the frontend's get_fe_workspace_size_node).
+    yield Workspace(
+        rows * (head + 1) * _FLOAT, "cudnn attention workspace", "after", _CUDNN_FRONTEND
+    )
+
+
 def register(rules: WorkspaceRules) -> None:
     rules.add(("aten::_scaled_dot_product_flash_attention",), _forward)
     rules.add(("aten::_scaled_dot_product_flash_attention_backward",), _backward)
+    rules.add(("aten::_scaled_dot_product_cudnn_attention_backward",), _cudnn_backward)
