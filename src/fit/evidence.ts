@@ -31,6 +31,8 @@ export interface EvidenceInput {
   readonly capacity: number;
   readonly margin: number;
   readonly device: DeviceFactory;
+  /** Ends the replay after the first optimizer step. */
+  readonly firstStepOnly: boolean;
   /** What the caller already knows to be missing (an NCCL version without a table, say). */
   readonly missing: readonly Missing[];
 }
@@ -41,10 +43,12 @@ export function evidenceOf(input: EvidenceInput): RoleEvidence {
   if (id === undefined) {
     return { ...nothing(role, path), faults: ['no tensor was ever made on a GPU'] };
   }
-  const need = replay(trace, id, device(trace, id, 'likely', UNBOUNDED));
-  const low = replay(trace, id, device(trace, id, 'low', capacity));
+  const until = input.firstStepOnly ? endOfFirstStep(trace) : undefined;
+  const options = until === undefined ? {} : { until };
+  const need = replay(trace, id, device(trace, id, 'likely', UNBOUNDED), options);
+  const low = replay(trace, id, device(trace, id, 'low', capacity), options);
   const upper = device(trace, id, 'high', capacity - margin);
-  const high = replay(trace, id, upper);
+  const high = replay(trace, id, upper, options);
   return {
     role,
     trace: path,
@@ -64,6 +68,11 @@ export function evidenceOf(input: EvidenceInput): RoleEvidence {
     assumptions: assumptionsOf(trace),
     faults: trace.integrity.complete ? [] : faultsOf(trace),
   };
+}
+
+/** The event that closes the outermost phase of step 1; undefined when no phase says which step it is. */
+function endOfFirstStep(trace: Trace): number | undefined {
+  return trace.phases.find((phase) => phase?.labels.step === 1)?.endEvent;
 }
 
 function nothing(role: Role, path: string): RoleEvidence {

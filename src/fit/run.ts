@@ -149,7 +149,16 @@ export class FitRun {
       const trace = await this.#read(key);
       if (trace === undefined || result?.path === undefined || result.path === null) continue;
       evidence.push(
-        evidenceOf({ role, path: result.path, trace, capacity, margin, device, missing }),
+        evidenceOf({
+          role,
+          path: result.path,
+          trace,
+          capacity,
+          margin,
+          device,
+          missing,
+          firstStepOnly: variation.scenario === 'first_step',
+        }),
       );
     }
     if (

@@ -42,12 +42,16 @@ const ncclSchema = z.strictObject({
   topology: z.string().optional().describe('A preset name, or the path of a topology file.'),
 });
 
+/**
+ * What the job does in the run that is judged. `first_step` ends the replay after the first optimizer step; the others are
+ * the framework's own switches, named in its manifest.
+ */
 export const SCENARIOS = [
   'steady',
   'first_step',
-  'resume',
   'evaluation',
   'checkpoint_save',
+  'resume',
 ] as const;
 
 export const specSchema = z

@@ -2,6 +2,7 @@
 
 import { resolve } from 'node:path';
 import { UserError } from '../base/errors.ts';
+import { findAdapter } from '../sidecar/adapter.ts';
 import { argumentList, setArgument } from './arguments.ts';
 import {
   type FitSpec,
@@ -60,9 +61,28 @@ export function expand(spec: FitSpec, folder: string): Variation[] {
   return spec.scenarios.flatMap((scenario) =>
     kept.map((setting) => {
       let variation: Variation = { ...base, scenario };
+      for (const [key, value] of Object.entries(scenarioArguments(spec.framework, scenario))) {
+        variation = { ...variation, argv: setArgument(variation.argv, key, value) };
+      }
       for (const [key, value] of Object.entries(setting)) variation = vary(variation, key, value);
       return variation;
     }),
+  );
+}
+
+/** Arguments that switch a scenario on. @throws UserError when the framework's manifest has none for it. */
+function scenarioArguments(
+  framework: string,
+  scenario: Variation['scenario'],
+): Readonly<Record<string, SpecScalar | null>> {
+  if (scenario === 'steady' || scenario === 'first_step') return {};
+  const { scenarios } = findAdapter(framework).manifest;
+  const found = scenarios[scenario];
+  if (found !== undefined) return found;
+  const known = ['steady', 'first_step', ...Object.keys(scenarios)].join(', ');
+  throw new UserError(
+    'SCENARIO',
+    `${framework} has no switch for the scenario ${scenario}; there are ${known}. Give the framework's own arguments instead`,
   );
 }
 

@@ -30,10 +30,6 @@ export type WorkUnit = z.infer<typeof workUnitSchema>;
 const DEFAULT_GPU = 'h100-80gb';
 
 export function unitOf(variation: Variation, rank: number): WorkUnit {
-  const options =
-    variation.scenario === 'steady'
-      ? variation.options
-      : { ...variation.options, scenario: variation.scenario };
   return {
     framework: variation.framework,
     checkout: variation.checkout,
@@ -44,7 +40,7 @@ export function unitOf(variation: Variation, rank: number): WorkUnit {
     rank,
     gpu: kernelGpu(parseCapacity(variation.gpu).gpu ?? findGpu(DEFAULT_GPU)).name,
     steps: variation.steps,
-    options: { ...options },
+    options: { ...variation.options },
     environment: { ...variation.environment },
   };
 }

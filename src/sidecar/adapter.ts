@@ -49,6 +49,8 @@ export const adapterManifestSchema = z.strictObject({
       default: z.string(),
     }),
   ),
+  /** Scenarios of `memtracker fit` besides steady training: arguments of the framework that switch them on. */
+  scenarios: z.record(z.string(), z.record(z.string(), scalar.nullable())).default({}),
   /** What `memtracker fit --suggest` tries, the mildest first. */
   suggestions: z.array(suggestionManifestSchema).default([]),
 });
