@@ -138,7 +138,11 @@ function sides({ a, b }: DeviceComparison) {
 
 function causes({ causes: found }: DeviceComparison, { top }: CompareOptions): Section[] {
   const tables = [
-    changeTable('Owner', found.owners, top),
+    changeTable(
+      'Owner',
+      found.owners.map((change) => ({ ...change, name: change.name.replaceAll('_', ' ') })),
+      top,
+    ),
     changeTable('Module', found.modules, top),
     changeTable('Operator and call site', found.callSites, top),
   ].filter((table) => table.rows.length > 0);
@@ -156,12 +160,7 @@ function changeTable(head: string, changes: readonly Change[], top: number): Rep
     ],
     rows: changes
       .slice(0, top)
-      .map(({ name, a, b, delta }) => [
-        name.replaceAll('_', ' ') === name || name.includes('.') ? name : name.replaceAll('_', ' '),
-        formatBytes(a),
-        formatBytes(b),
-        formatDelta(delta),
-      ]),
+      .map(({ name, a, b, delta }) => [name, formatBytes(a), formatBytes(b), formatDelta(delta)]),
   };
 }
 

@@ -26,9 +26,12 @@ export function runMetrics(device: DeviceAnalysis): DeviceReport['metrics'] {
     // The outermost phase of a step is the step.
     if (labelOf(timeline.trace, phase.parent, 'step') !== undefined) continue;
     const end = Math.min(phase.endEvent, timeline.length - 1);
+    // A job reads its statistics before it resets them: a reset inside the step counts from the next step on.
+    let afterReset = maxAllocated;
     for (; next <= end; next++) {
-      if (code[next] === RESET_PEAK) maxAllocated = allocated[next];
-      else if (allocated[next] > maxAllocated) maxAllocated = allocated[next];
+      if (code[next] === RESET_PEAK) afterReset = 0;
+      maxAllocated = Math.max(maxAllocated, allocated[next]);
+      afterReset = Math.max(afterReset, allocated[next]);
     }
     const share = (bytes: number) =>
       capacity === null ? null : (100 * bytes) / capacity.usableBytes;
@@ -42,6 +45,7 @@ export function runMetrics(device: DeviceAnalysis): DeviceReport['metrics'] {
       'memory/max_reserved(GiB)': peaks.reserved.bytes / GiB,
       'memory/max_reserved(%)': share(peaks.reserved.bytes),
     });
+    maxAllocated = afterReset;
   }
   return rows;
 }
