@@ -2,6 +2,7 @@
 // the likely and the upper figure of what lives outside the allocator.
 
 import type { GpuDevice } from '../device/gpu_device.ts';
+import { NEVER_FULL } from '../device/trace_device.ts';
 import { OWNERS } from '../protocol/events.ts';
 import { liveAt } from '../timeline/live_set.ts';
 import { mainDevice, replay } from '../timeline/replay.ts';
@@ -13,16 +14,13 @@ import type { Failure, Missing, RoleEvidence } from './verdict.ts';
 /** Which figure of external memory takes room on the device. */
 export type Bound = 'low' | 'likely' | 'high';
 
-/** A fresh device for one replay; `capacity` in bytes, UNBOUNDED to see the need instead of the end. */
+/** A fresh device for one replay; `capacity` in bytes, NEVER_FULL to see the need instead of the end. */
 export type DeviceFactory = (
   trace: Trace,
   deviceId: number,
   bound: Bound,
   capacity: number,
 ) => GpuDevice;
-
-/** A device that is never full: a PiB. */
-export const UNBOUNDED = 2 ** 50;
 
 export interface EvidenceInput {
   readonly role: Role;
@@ -45,7 +43,7 @@ export function evidenceOf(input: EvidenceInput): RoleEvidence {
   }
   const until = input.firstStepOnly ? endOfFirstStep(trace) : undefined;
   const options = until === undefined ? {} : { until };
-  const need = replay(trace, id, device(trace, id, 'likely', UNBOUNDED), options);
+  const need = replay(trace, id, device(trace, id, 'likely', NEVER_FULL), options);
   const low = replay(trace, id, device(trace, id, 'low', capacity), options);
   const upper = device(trace, id, 'high', capacity - margin);
   const high = replay(trace, id, upper, options);
