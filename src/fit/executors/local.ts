@@ -33,6 +33,7 @@ export class LocalExecutor implements Executor {
   }
 
   async run(requests: readonly TraceRequest[], hooks: ExecutorHooks): Promise<TraceResult[]> {
+    for (const request of requests) hooks.onProgress(request, PROGRESS.waiting);
     const limit = pLimit(this.#options.jobs ?? (await workersThatFit()));
     return Promise.all(requests.map((request) => limit(() => this.#one(request, hooks))));
   }
