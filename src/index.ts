@@ -19,6 +19,7 @@ export {
   type DeviceComparison,
   type PhaseComparison,
 } from './compare/comparison.ts';
+export { compareWithMeasurement, type MeasuredComparison } from './compare/gap.ts';
 export { type Device, DeviceOutOfMemory } from './device/device.ts';
 export { type ExternalPart, GpuDevice, type GpuDeviceOptions } from './device/gpu_device.ts';
 export {
@@ -31,6 +32,10 @@ export {
 export { deviceForTrace, type ReplayTarget, type TraceDevice } from './device/trace_device.ts';
 export { type Component, parseComponents, readComponents } from './external/component.ts';
 export { type ContextEstimate, contextEstimate } from './external/context.ts';
+export { analyzeFile } from './measured/analysis.ts';
+export { type CalibrationProfile, readProfile } from './measured/calibration/profile.ts';
+export { readMeasuredRun } from './measured/formats.ts';
+export type { MeasuredRun } from './measured/measured_run.ts';
 export {
   type AlgorithmChoice,
   type AlgorithmRule,
