@@ -1,8 +1,10 @@
 // Snapshots of real GPUs (torch 2.4, 2.6, 2.11 and a nightly of 2026), when they are there. They belong to others and are not part of
 // this repository: MEMTRACKER_SHARED names the folder that holds truth/snapshots.
 
-import { existsSync } from 'node:fs';
+import { existsSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
+import { gzipSync } from 'node:zlib';
 import { describe, expect, test } from 'vitest';
 import { attributionAt } from '../../src/attribution/attribution.ts';
 import { readMeasuredRun } from '../../src/measured/formats.ts';
@@ -54,6 +56,15 @@ describe.skipIf(missing)('real snapshots', () => {
     const attribution = attributionAt(timeline, timeline.peaks.allocated.event);
     expect(attribution.rest).toBe(0);
     expect(attribution.allocated).toBe(timeline.peaks.allocated.bytes);
+  });
+
+  test('a gzip of a snapshot is the same run, whatever it is called', async () => {
+    const plain = join(folder, 'mlsys_profile_grad.pkl');
+    const packed = join(mkdtempSync(join(tmpdir(), 'memtracker-gzip-')), 'run.json');
+    writeFileSync(packed, gzipSync(readFileSync(plain)));
+    const [a, b] = [await readMeasuredRun(plain), await readMeasuredRun(packed)];
+    expect(b.timeline.peaks).toEqual(a.timeline.peaks);
+    expect(b.timeline.final).toEqual(a.timeline.final);
   });
 
   test('a history of which somebody kept the first 50 entries gives no peak', async () => {
