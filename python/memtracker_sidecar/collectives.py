@@ -8,7 +8,6 @@ TORCH_NCCL_AVOID_RECORD_STREAMS); a synchronous one runs on the current stream a
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator
@@ -142,8 +141,6 @@ class Collectives:
         self._pending: dict[
             int, Callable[[], None]
         ] = {}  # live storage of a functional result -> its end
-        # A work has to live until C++ hands it to its caller, who gets this very object.
-        self._recent: collections.deque[PendingWork] = collections.deque(maxlen=8)
 
     def install(self) -> None:
         """Registers with the recorder."""
@@ -230,7 +227,8 @@ class Collectives:
             else:
                 end = _nothing
             work = PendingWork(end, tensors if asynchronous and on_gpu else [])
-            self._recent.append(work)
+            # C++ gives this very object to a Python caller, if there is one; it has it before the next operator.
+            self._recorder.kept_until_next = work
             return (values[0], work.boxed()) if gives_tensors else work.boxed()
 
         return collective

@@ -16,9 +16,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.utils._python_dispatch import _disable_current_modes
 
 from memtracker_sidecar.recorder import Policy, StorageRecorder
+from memtracker_sidecar.replacements import Replacements
 
 aten = torch.ops.aten
 Scalar = bool | int | float | complex
@@ -161,3 +163,17 @@ def _fills(indices: Any, rest: Any) -> bool:
         and value.numel() == 1
         and value.device.type == "cpu"
     )
+
+
+def install_numpy(replacements: Replacements, uncovered: Callable[..., None]) -> None:
+    """`tensor.numpy()` of a fake tensor gives zeros of the same shape, for code that plots, logs or converts."""
+    original = torch.Tensor.numpy
+
+    def numpy(tensor: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+        if not isinstance(tensor, FakeTensor):
+            return original(tensor, *arguments, **options)
+        uncovered("data_dependent", "numpy", assumption="the values are zeros")
+        with unset_fake_temporarily(), _disable_current_modes():
+            return original(torch.zeros(tensor.shape, dtype=tensor.dtype))
+
+    replacements.set(torch.Tensor, "numpy", numpy, "fake tensors have no values")

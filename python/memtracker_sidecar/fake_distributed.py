@@ -198,13 +198,6 @@ class FakeDistributed:
             c10d, "_set_pg_timeout", lambda *_, **__: None, "the fake backend has no time-outs"
         )
 
-        self._replacements.set(
-            dist,
-            "_verify_params_across_processes",
-            lambda *_, **__: None,
-            "DDP compares shapes with the other ranks by value",
-        )
-
         self._keep_meshes_real()
         self._quiet_dtensor()
 

@@ -65,6 +65,8 @@ class Owners:
         """Like `claim`, for a live storage. The first strong claim stays."""
         if live.owner == category or (live.owner not in _WEAK and category in _WEAK):
             return
+        if live.owner == protocol.OWNER_GRADIENT_BUCKET and category == protocol.OWNER_GRADIENT:
+            return  # a gradient that is a view of its bucket
         live.owner = category
         self._sink.emit((protocol.OWNER, live.id, category, self._tables.string(name)))
 

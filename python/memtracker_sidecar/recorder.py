@@ -161,6 +161,8 @@ class StorageRecorder(TorchDispatchMode):
         """What to do instead of an operator that fake tensors cannot run."""
         self.after: dict[Any, Callable[[Any, Any, Any, Any], None]] = {}
         """Called with (operator, args, kwargs, result) once the result is recorded."""
+        self.kept_until_next: object = None
+        """An object that C++ is about to give to Python: kept alive until the next operator."""
         self.on_death: dict[int, Callable[[int], None]] = {}
         """Called once with the id of a storage when it dies."""
         self._live: dict[int, LiveStorage] = {}
@@ -257,6 +259,8 @@ class StorageRecorder(TorchDispatchMode):
             if kind is not FakeTensor and self._is_wrapper(kind):
                 return NotImplemented
         self.operators += 1
+        if self.kept_until_next is not None:
+            self.kept_until_next = None
         policy = self.policies.get(func)
         if policy is not None:
             result = policy(func, args, kwargs)

@@ -9,6 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memtracker_sidecar import (
+    ddp,
     fake_cuda,
     flex_attention,
     fsdp2,
@@ -25,7 +26,7 @@ from memtracker_sidecar.attention import (
 )
 from memtracker_sidecar.backward import BackwardPasses
 from memtracker_sidecar.compile import Compilation
-from memtracker_sidecar.data_dependent import DataDependentPolicies
+from memtracker_sidecar.data_dependent import DataDependentPolicies, install_numpy
 from memtracker_sidecar.devices import Devices
 from memtracker_sidecar.emitter import EventSink
 from memtracker_sidecar.fake_distributed import FakeDistributed
@@ -82,6 +83,7 @@ class Run:
         self.uncovered = UncoveredReports(sink, self.tables, self.modules)
         self.data_dependent = DataDependentPolicies(self.uncovered)
         self.data_dependent.install(self.recorder)
+        install_numpy(self.replacements, self.uncovered)
         self.gradients = GradientAccumulation(self.recorder)
         self.gradients.install()
         missing_fakes.install(self.replacements, self.uncovered)
@@ -90,6 +92,7 @@ class Run:
         self.owners = Owners(sink, self.tables, self.recorder, self.modules)
         self.owners.claim_inputs()
         fsdp2.install(self.replacements, self.owners)
+        ddp.install(self.replacements, self.owners)
         self.backward = BackwardPasses()
         self.backward.install(self.replacements)
         self.backward.listeners.append(self._backward)

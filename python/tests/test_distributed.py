@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from conftest import Trace, TracedRun
@@ -192,3 +193,33 @@ def test_fsdp2_buffers_and_gradients_have_owners(traced: Start) -> None:
     }
     kinds = [kind for kind, *_ in collectives(run.trace)]
     assert kinds.count("all_gather") == 4 and kinds.count("reduce_scatter") == 2
+
+
+@pytest.mark.parametrize("as_view", [False, True], ids=["beside", "view"])
+def test_ddp_buckets_as_the_cpp_reducer_makes_them(traced: Start, as_view: bool) -> None:
+    """Expected: torch.cuda.memory_allocated() of PyTorch 2.14.1's C++ reducer in the same program, over a CUDA runtime without a GPU."""
+    run = traced()
+    from torch import nn
+
+    with run.recording():
+        dist.init_process_group("nccl")
+        model = nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(12)]).cuda()
+        assert torch.cuda.memory_allocated() == 201_424_896
+        wrapped = nn.parallel.DistributedDataParallel(
+            model, device_ids=[0], gradient_as_bucket_view=as_view
+        )
+        assert torch.cuda.memory_allocated() == 402_849_792
+        torch.cuda.reset_peak_memory_stats()
+        wrapped(torch.empty(256, 2048, device="cuda")).sum().backward()
+        after = 469_958_656 if as_view else 671_383_552
+        peak = 516_097_024 if as_view else 675_578_880
+        assert torch.cuda.memory_allocated() == after
+        assert torch.cuda.max_memory_allocated() == peak
+        model.zero_grad()
+        wrapped(torch.empty(256, 2048, device="cuda")).sum().backward()
+    kinds = [kind for kind, *_ in collectives(run.trace)]
+    assert kinds.count("all_reduce") > 4
+    names = {
+        name for kind, name in run.trace.owners().values() if kind == protocol.OWNER_GRADIENT_BUCKET
+    }
+    assert "DDP bucket 0" in names

@@ -6,9 +6,13 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 
+import torch
+
 from memtracker_sidecar.workspace_rules import Call, Workspace, WorkspaceRules
 
 _SOURCE = "PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize and setWorkspaceForHandle"
+
+_COPIES = "PyTorch, aten/src/ATen/native/cuda/cuBlasCommonArgs.h, prepare_matrix_for_cublas"
 
 _OPERATORS = (
     "aten::mm",
@@ -59,5 +63,20 @@ def _workspace(call: Call) -> Iterable[Workspace]:
     )
 
 
+def _is_blas_layout(matrix: torch.Tensor) -> bool:
+    """Whether cuBLAS can read a matrix as it is: one dimension dense, the other no closer than its length."""
+    (rows, columns), (down, across) = matrix.shape[-2:], matrix.stride()[-2:]
+    return (across == 1 and down >= max(1, columns)) or (down == 1 and across >= max(1, rows))
+
+
+def _copies(call: Call) -> Iterable[Workspace]:
+    # A gradient that was expanded (the backward of sum()) has strides of 0.
+    for matrix in call.args:
+        if isinstance(matrix, torch.Tensor) and matrix.dim() >= 2 and not _is_blas_layout(matrix):
+            size = matrix.numel() * matrix.element_size()
+            yield Workspace(size, "contiguous copy for cublas", "after", _COPIES)
+
+
 def register(rules: WorkspaceRules) -> None:
     rules.add(_OPERATORS, _workspace)
+    rules.add(("aten::mm", "aten::bmm"), _copies)

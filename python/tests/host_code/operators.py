@@ -201,6 +201,14 @@ for dtype in (FLOAT, HALF):
 with_backward(
     "cross_entropy", F.cross_entropy, lambda: made(8192, 50257, grad=True), lambda: indices(8192)
 )
+
+
+@case("linear, backward of an expanded gradient")
+def _expanded() -> Callable[[], Any]:
+    total = F.linear(made(8192, 1024, grad=True), made(4096, 1024, grad=True)).sum()
+    return total.backward
+
+
 with_backward("gelu", F.gelu, table)
 with_backward("silu", F.silu, table)
 with_backward("dropout", lambda x: F.dropout(x, 0.1), table)
