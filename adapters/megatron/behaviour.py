@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from memtracker_sidecar.adapter_api import AdapterContext, InterfaceChanged
+from memtracker_sidecar.adapter_api import AdapterContext, AdapterProblem, InterfaceChanged
 
 OPTIMIZER = "megatron.core.optimizer.optimizer"
 
@@ -20,6 +20,7 @@ def install(context: AdapterContext) -> None:
     _overflow(context)
     _broadcast_sizes(context)
     _self_checks(context)
+    _real_meshes(context)
     timers = context.require("megatron.core.timers", "Timers")
     for name in ("log", "write"):
         context.replacements.set(timers, name, lambda *_arguments, **_options: None, "times would be gathered from all ranks")
@@ -160,3 +161,28 @@ def _keep_parameters(context: AdapterContext) -> None:
         return self
 
     context.replacements.set(torch.nn.Module, "_apply", apply, "keeps the attributes of parameters, as on a GPU")
+
+
+def _real_meshes(context: AdapterContext) -> None:
+    """Megatron-FSDP computes ranks of its meshes with small CPU tensors and reads them back: they have to be real ones."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    def real(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def outside_fake_mode(*arguments: Any, **options: Any) -> Any:
+            with unset_fake_temporarily():
+                return original(*arguments, **options)
+
+        return outside_fake_mode
+
+    module = "megatron.core.distributed.fsdp.mcore_fsdp_adapter"
+    for name in (
+        "_get_hsdp_tp_mesh",
+        "_get_dp_tp_mesh",
+        "_check_mesh_ranks_and_group_ranks_are_consistent",
+        "FullyShardedDataParallel._init_dist_index",
+    ):
+        try:
+            context.replace(module, name, real, "mesh arithmetic needs the values of real CPU tensors")
+        except (InterfaceChanged, AdapterProblem):
+            context.log(f"{module} has no {name}; Megatron-FSDP of this release makes its meshes elsewhere")

@@ -159,7 +159,7 @@ def _dispatch_by_hand() -> None:
     from torch._subclasses.fake_tensor import FakeTensor
 
     original = FakeTensor.__torch_dispatch__.__func__
-    if hasattr(original, "__wrapped__"):
+    if hasattr(original, "_memtracker_types"):
         return
 
     @functools.wraps(original)
@@ -168,4 +168,5 @@ def _dispatch_by_hand() -> None:
             return func(*args, **(kwargs or {}))
         return original(cls, func, types, args, kwargs)
 
+    dispatch._memtracker_types = True  # type: ignore[attr-defined]
     FakeTensor.__torch_dispatch__ = classmethod(dispatch)  # type: ignore[assignment,method-assign]
