@@ -6,9 +6,12 @@ A checkout of 2024 runs on the pinned PyTorch, but its published memory was meas
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from typing import Any
+
+import torch
 
 from memtracker_sidecar.adapter_api import AdapterContext
 
@@ -68,11 +71,36 @@ def _equal_collectives_are_one(context: AdapterContext) -> None:
     )
 
 
+def _truncated_normal_in_place(context: AdapterContext) -> None:
+    def make(_current: Callable[..., Any]) -> Callable[..., Any]:
+        def in_place(
+            tensor: torch.Tensor, mean: float, std: float, a: float, b: float, generator: Any = None
+        ) -> torch.Tensor:
+            low, high = (
+                (1 + math.erf((bound - mean) / std / math.sqrt(2))) / 2 for bound in (a, b)
+            )
+            with torch.no_grad():
+                tensor.uniform_(2 * low - 1, 2 * high - 1, generator=generator)
+                tensor.erfinv_().mul_(std * math.sqrt(2)).add_(mean).clamp_(min=a, max=b)
+            return tensor
+
+        return in_place
+
+    context.replace(
+        "torch.nn.init",
+        "_no_grad_trunc_normal_",
+        make,
+        "drew truncated normals through the inverse error function, without masks of the rejected values",
+    )
+
+
 BEHAVIOURS: dict[str, dict[str, Callable[[AdapterContext], None]]] = {
     "2.6": {
         # torch/distributed/fsdp/_fully_shard/_fsdp_state.py of 2.6, FSDPState._lazy_init: post_forward_mesh_info = None
         "the FSDP2 root does not reshard after forward": _root_never_reshards,
         "scaled_dot_product_attention tries flash before cuDNN": _flash_before_cudnn,
+        # torch/nn/init.py of 2.6, _no_grad_trunc_normal_
+        "truncated normals are drawn in place": _truncated_normal_in_place,
         # torch/_functorch/compile_utils.py at 017d2eb2, fx_graph_cse: no check of is_impure
         "equal collectives of a compiled graph are merged with their waits": _equal_collectives_are_one,
     },
