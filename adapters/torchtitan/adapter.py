@@ -43,6 +43,9 @@ from . import (
     train_spec,
 )
 
+PACKAGE_OF_MODULE = {"fla": "fla-core"}
+"""What pip calls a module, where it is another name."""
+
 GENERATIONS: tuple[ModuleType, ...] = (config_registry, train_spec, train_script)
 """Newest first: a later one may keep files of an earlier one."""
 
@@ -234,14 +237,15 @@ def _parse(generation: ModuleType, argv: list[str]) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "torchtitan":
             raise ArgumentsRefused(str(error)) from error
-        raise AdapterProblem(
-            f"this checkout needs the Python package `{error.name}`, which is not installed; install it with "
-            f"`{sys.executable} -m pip install {error.name.partition('.')[0]}`"
-        ) from error
+        raise _missing_package(error.name) from error
+    except ImportError as error:
+        missing = _package_behind(argv)
+        if missing is not None:
+            raise _missing_package(missing) from error
+        raise ArgumentsRefused(f"ImportError: {error}") from error
     except (
         ValueError,
         AssertionError,
-        ImportError,
         FileNotFoundError,
         KeyError,
         TypeError,
@@ -249,6 +253,31 @@ def _parse(generation: ModuleType, argv: list[str]) -> Any:
         raise ArgumentsRefused(f"{type(error).__name__}: {error}") from error
     finally:
         sys.argv = before
+
+
+def _missing_package(name: str) -> AdapterProblem:
+    package = name.partition(".")[0]
+    return AdapterProblem(
+        f"this checkout needs the Python package `{name}`, which is not installed; install it with "
+        f"`{sys.executable} -m pip install {PACKAGE_OF_MODULE.get(package, package)}`"
+    )
+
+
+def _package_behind(argv: list[str]) -> str | None:
+    """ConfigManager tries several places for a module and hides why the right one failed; this asks it again."""
+    for position, argument in enumerate(argv):
+        name, equals, value = argument.partition("=")
+        if name == "--module":
+            module = value if equals else argv[position + 1] if position + 1 < len(argv) else ""
+            for prefix in ("torchtitan.models", "torchtitan.experiments"):
+                try:
+                    importlib.import_module(f"{prefix}.{module}.config_registry")
+                except ModuleNotFoundError as error:
+                    if error.name is not None and not error.name.startswith("torchtitan"):
+                        return error.name
+                except ImportError:
+                    continue
+    return None
 
 
 def _has_tokenizer(job: Any) -> bool:
