@@ -8,6 +8,7 @@ documents begin, for variable-length attention), `expert_routing`, `stage_bounda
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import os
 import sys
