@@ -58,7 +58,7 @@ test('two set-ups at once make one environment, and a third finds it', async () 
 
   const third = await memtracker(['setup'], { env });
   expect(third).toMatchObject({ exitCode: 0, stdout: first.stdout, stderr: '' });
-}, 120_000);
+}, 400_000);
 
 test('a set-up that was killed half-way is detected and made again', async () => {
   const env = await environment();
@@ -77,7 +77,7 @@ test('a set-up that was killed half-way is detected and made again', async () =>
   const again = await memtracker(['setup'], { env });
   expect(again.exitCode, again.stderr).toBe(0);
   expect((await memtracker(['doctor'], { env })).exitCode).toBe(0);
-}, 120_000);
+}, 400_000);
 
 test('another torch than the pinned one is refused with the command that mends it', async () => {
   const folder = temporaryFolder();
@@ -108,7 +108,7 @@ test('another torch than the pinned one is refused with the command that mends i
   expect(old.stderr).toContain(
     `has torch 2.13.0, and memtracker's hooks are written for 2.14.1: run ${own} -m pip install torch==2.14.1`,
   );
-}, 120_000);
+}, 400_000);
 
 test('an installation that fails is told in the words of pip, and nothing looks whole', async () => {
   const env = { ...(await environment()), PIP_NO_INDEX: '1', PIP_FIND_LINKS: '' };
@@ -119,7 +119,7 @@ test('an installation that fails is told in the words of pip, and nothing looks 
     /^error: installing packages of the sidecar failed; pip said:\n.*No matching distribution found/s,
   );
   expect((await memtracker(['doctor'], { env })).exitCode).toBe(3);
-}, 60_000);
+}, 200_000);
 
 test('MEMTRACKER_PYTHON that is no Python is refused', async () => {
   const env = { MEMTRACKER_PYTHON: '/nonexistent/python' };
