@@ -41,10 +41,8 @@ export async function developmentPython(): Promise<string> {
   return environment.python;
 }
 
-/** The folder of TorchTitan that tests trace: MEMTRACKER_TORCHTITAN, or a pinned release from the package registry. */
-export async function torchTitanForTests(python: string): Promise<string> {
-  const given = process.env.MEMTRACKER_TORCHTITAN;
-  if (given !== undefined && given !== '') return given;
+/** The folder of a pinned release of TorchTitan from the package registry, which looks like a checkout. */
+export async function torchTitanRelease(python: string): Promise<string> {
   const folder = join(cacheFolder(process.env), 'test', TORCHTITAN_RELEASE);
   if (!existsSync(join(folder, 'torchtitan', 'train.py'))) {
     say(`fetching ${TORCHTITAN_RELEASE}`);

@@ -6,12 +6,14 @@ import { beforeAll, describe, expect, test } from 'vitest';
 import { readTrace } from '../../src/trace/reader.ts';
 import { memtracker, temporaryFolder } from './memtracker.ts';
 
-const checkout = process.env.MEMTRACKER_TORCHTITAN;
+const checkout = process.env.MEMTRACKER_TORCHTITAN ?? process.env.MEMTRACKER_TORCHTITAN_RELEASE;
 const MODEL = ['--module', 'llama3', '--config', 'llama3_debugmodel'];
 
 beforeAll(() => {
   if (checkout === undefined) {
-    console.warn('SKIPPED: MEMTRACKER_TORCHTITAN names no TorchTitan checkout; npm test sets it');
+    console.warn(
+      'SKIPPED: MEMTRACKER_TORCHTITAN names no checkout, MEMTRACKER_TORCHTITAN_RELEASE no release (npm test sets it)',
+    );
   }
 });
 
