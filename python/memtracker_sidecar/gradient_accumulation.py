@@ -69,7 +69,8 @@ class GradientAccumulation:
 
     def _references(self, tensor: torch.Tensor) -> tuple[int, int]:
         storage = tensor.untyped_storage()
-        return tensor._use_count(), torch._C._storage_Use_Count(storage._cdata)
+        counted: Any = tensor
+        return counted._use_count(), torch._C._storage_Use_Count(storage._cdata)
 
     def _held_alone(self, tensor: Any, extra: int = 0) -> bool:
         """Whether nothing but the caller holds a tensor; `extra` more references may come from passing it."""
