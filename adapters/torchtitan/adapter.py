@@ -37,6 +37,7 @@ from . import (
     expert_routing,
     interface,
     phases,
+    rank_agreement,
     rank_layout,
     stage_boundary,
     torch_versions,
@@ -175,6 +176,7 @@ class Adapter(AdapterInterface):
             train_script.mark_steps(context, self._job)
         torch_versions.restore(context, str(context.spec.options.get("torch", "")))
         rank_layout.install(context)
+        rank_agreement.install(context.replacements)
         stage_boundary.install(context.replacements, self._job.boundary)
         routing = expert_routing.ExpertRouting(
             context.option("routing", 1.0),
