@@ -23,9 +23,7 @@ class Block(nn.Module):
             part.view(batch, length, self.heads, -1).transpose(1, 2)
             for part in self.qkv(self.attention_norm(x)).chunk(3, -1)
         )
-        scores = torch.softmax(
-            q @ k.transpose(-1, -2) * (width // self.heads) ** -0.5, -1
-        )
+        scores = torch.softmax(q @ k.transpose(-1, -2) * (width // self.heads) ** -0.5, -1)
         x = x + self.out((scores @ v).transpose(1, 2).reshape(batch, length, width))
         return x + self.down(nn.functional.silu(self.up(self.norm(x))))
 
