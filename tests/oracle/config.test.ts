@@ -117,7 +117,7 @@ describe.skipIf(reason !== null)('torch 2.14.1 reads PYTORCH_ALLOC_CONF', () => 
     );
     const rows = (outcomes: readonly unknown[]) => TEXTS.map((text, i) => [text, outcomes[i]]);
     expect(rows(model)).toEqual(rows(expected));
-  });
+  }, 600_000);
 });
 
 /** The part that a snapshot's settings show. */

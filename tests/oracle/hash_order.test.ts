@@ -40,7 +40,7 @@ describe.skipIf(reason !== null)("the order of PyTorch's hash tables", () => {
       const expected = done.stdout.split('\n').slice(0, run.length);
       expect(ordersOf(run)).toEqual(expected.map((line) => line.trim()));
     }
-  }, 120_000);
+  }, 600_000);
 });
 
 function ordersOf(run: readonly Change[]): string[] {
