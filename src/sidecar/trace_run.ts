@@ -5,7 +5,6 @@ import { writeFile } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
 import type { Bytes } from '../base/bytes.ts';
 import { ExitStatus, UserError } from '../base/errors.ts';
-import type { GpuModel } from '../device/gpus.ts';
 import type { Batch } from '../protocol/codec.ts';
 import { toObject } from '../protocol/codec.ts';
 import { EVENTS, type EventOf, type EventTuple } from '../protocol/events.ts';
@@ -20,6 +19,17 @@ import { recordedEnvironment, sourceIdentity } from './source_identity.ts';
 import { EventStream, type StreamSummary } from './stream.ts';
 import { Worker, type WorkerExit, type WorkerTimeouts } from './worker.ts';
 
+/** The GPU that the training code is told it has: a row of `GPU_MODELS`. */
+export interface PretendedGpu {
+  /** The name on our command line, kept in the trace for its replays. */
+  readonly name: string;
+  /** What `torch.cuda.get_device_name()` says. */
+  readonly deviceName: string;
+  readonly capability: readonly [number, number];
+  readonly multiprocessors: number;
+  readonly usableBytes: Bytes;
+}
+
 export interface TraceJob {
   /** Name of an adapter. */
   readonly framework: string;
@@ -31,7 +41,7 @@ export interface TraceJob {
   readonly world: number;
   readonly rank: number;
   readonly gpusPerNode: number;
-  readonly gpu: GpuModel;
+  readonly gpu: PretendedGpu;
   readonly steps: number;
   readonly stackDepth: number;
   readonly options: Readonly<Record<string, string | number | boolean>>;
