@@ -74,7 +74,7 @@ for (const name of Object.keys(EVENTS) as EventName[]) {
 /** The first thing wrong with an event, or undefined when it is as the table says. */
 export function eventFault(event: unknown): string | undefined {
   if (!Array.isArray(event)) return 'an event is not an array';
-  const spec = COMPILED[event[0] as number];
+  const spec = typeof event[0] === 'number' ? COMPILED[event[0]] : undefined;
   if (spec === undefined) return `unknown event code ${String(event[0])}`;
   const { checks } = spec;
   if (event.length !== checks.length + 1) {

@@ -2,7 +2,10 @@
 // that change memory. Nothing else of the environment is recorded: no paths, no secrets.
 
 import { createHash } from 'node:crypto';
+import { readFile, stat } from 'node:fs/promises';
+import { join } from 'node:path';
 import { execa } from 'execa';
+import { MiB } from '../base/bytes.ts';
 
 export interface SourceIdentity {
   /** HEAD; null when the folder is no git work tree or has no commit. */
@@ -18,7 +21,7 @@ export interface SourceIdentity {
 const UNKNOWN: SourceIdentity = { commit: null, describe: null, dirty: null, diff_sha256: null };
 
 /** Untracked content beyond this is hashed by name only, so that a data set in the checkout does not stop a trace. */
-const MAX_UNTRACKED_BYTES = 64 * 1024 * 1024;
+const MAX_UNTRACKED_BYTES = 64 * MiB;
 
 /** Identity of a git work tree, {@link UNKNOWN} when it is none or git is not installed. */
 export async function sourceIdentity(folder: string): Promise<SourceIdentity> {
@@ -26,7 +29,7 @@ export async function sourceIdentity(folder: string): Promise<SourceIdentity> {
     const result = await execa('git', ['-C', folder, ...args], {
       reject: false,
       stripFinalNewline: true,
-      maxBuffer: 512 * 1024 * 1024,
+      maxBuffer: 512 * MiB,
       env: { GIT_OPTIONAL_LOCKS: '0', LC_ALL: 'C' },
     });
     return result.exitCode === 0 ? result.stdout : null;
@@ -51,8 +54,6 @@ async function hashUntracked(
   folder: string,
   names: readonly string[],
 ): Promise<void> {
-  const { readFile, stat } = await import('node:fs/promises');
-  const { join } = await import('node:path');
   let left = MAX_UNTRACKED_BYTES;
   for (const name of names) {
     hash.update(`\0${name}\0`);

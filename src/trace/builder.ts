@@ -85,14 +85,7 @@ export class TraceBuilder {
     this.#header = header;
     this.#storageState.push(UNBORN);
     this.#storageDevice.push(0);
-    for (const column of [
-      this.#stackParent,
-      this.#stackFile,
-      this.#stackFunction,
-      this.#stackLine,
-    ]) {
-      column.push(0);
-    }
+    this.#padStacks(1);
   }
 
   /** Number of rows so far: the index that the next memory event will have. */
@@ -170,8 +163,8 @@ export class TraceBuilder {
         return;
       case C.tensor:
         this.#tensors[f[1]] = {
-          dtype: this.#strings[f[2]],
-          layout: this.#strings[f[3]],
+          dtype: this.#strings[f[2]] ?? '',
+          layout: this.#strings[f[3]] ?? '',
           shape: tuple[4] as readonly number[],
         };
         return;
@@ -179,8 +172,8 @@ export class TraceBuilder {
         this.#modules[f[1]] = {
           id: f[1],
           parent: f[2],
-          name: this.#strings[f[3]],
-          className: this.#strings[f[4]],
+          name: this.#strings[f[3]] ?? '',
+          className: this.#strings[f[4]] ?? '',
         };
         return;
       default:
@@ -202,6 +195,7 @@ export class TraceBuilder {
       const phase = this.#phases[id];
       if (phase !== undefined) phase.endEvent = Math.max(0, this.#code.length - 1);
     }
+    this.#fillLostTables();
     for (const fault of footer?.faults ?? []) {
       if (!this.#faults.includes(fault)) this.#faults.push(fault);
     }
@@ -303,21 +297,41 @@ export class TraceBuilder {
   #addStack(id: number, parent: number, file: number, name: number, line: number): void {
     if (id !== this.#stackParent.length) {
       this.fault(`stack ${id} out of order`);
-      while (this.#stackParent.length < id) {
-        for (const column of [
-          this.#stackParent,
-          this.#stackFile,
-          this.#stackFunction,
-          this.#stackLine,
-        ]) {
-          column.push(0);
-        }
-      }
+      if (id < this.#stackParent.length) return;
+      this.#padStacks(id);
     }
     this.#stackParent.push(parent);
     this.#stackFile.push(file);
     this.#stackFunction.push(name);
     this.#stackLine.push(line);
+  }
+
+  /** Empty stacks up to, and without, `length`. */
+  #padStacks(length: number): void {
+    while (this.#stackParent.length < length) {
+      for (const column of [
+        this.#stackParent,
+        this.#stackFile,
+        this.#stackFunction,
+        this.#stackLine,
+      ]) {
+        column.push(0);
+      }
+    }
+  }
+
+  /** A lost batch may have held entries of tables that later events refer to: those read as empty, not as undefined. */
+  #fillLostTables(): void {
+    if (this.#faultCount === 0) return;
+    let stacks = 0;
+    let strings = this.#strings.length;
+    for (const stack of this.#stack.view()) if (stack >= stacks) stacks = stack + 1;
+    for (const { stack } of this.#uncovered) if (stack >= stacks) stacks = stack + 1;
+    this.#padStacks(stacks);
+    for (const column of [this.#op, this.#stackFile, this.#stackFunction]) {
+      for (const id of column.view()) if (id >= strings) strings = id + 1;
+    }
+    for (let id = 0; id < strings; id++) this.#strings[id] ??= '';
   }
 
   #beginPhase(id: number, name: string, labels: Fields, time: number): void {

@@ -9,6 +9,7 @@
 // A file without a footer belongs to a run that was killed or is still going on.
 
 import { z } from 'zod';
+import { MiB } from '../base/bytes.ts';
 import { gpuPropertiesSchema } from '../protocol/worker_spec.ts';
 
 export const MAGIC = Buffer.from('MTRACE');
@@ -19,7 +20,7 @@ export const RECORD_HEAD_BYTES = 9;
 export const RecordKind = { header: 1, batch: 2, footer: 3 } as const;
 
 /** Longest record that a reader accepts: far above any batch, far below what would exhaust memory. */
-export const MAX_RECORD_BYTES = 256 * 1024 * 1024;
+export const MAX_RECORD_BYTES = 256 * MiB;
 
 export const traceHeaderSchema = z.object({
   /** ISO 8601. */

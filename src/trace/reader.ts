@@ -3,7 +3,8 @@
 import { inflateRawSync } from 'node:zlib';
 import { unpack } from 'msgpackr';
 import { UserError } from '../base/errors.ts';
-import { decodeBatch } from '../protocol/codec.ts';
+import { err, type Result } from '../base/result.ts';
+import { type Batch, decodeBatch } from '../protocol/codec.ts';
 import { TraceBuilder } from './builder.ts';
 import {
   MAX_RECORD_BYTES,
@@ -37,21 +38,30 @@ export async function readTrace(path: string): Promise<Trace> {
       break;
     }
     if (next.value.kind === RecordKind.footer) {
-      footer = traceFooterSchema.parse(unpack(next.value.payload));
+      const parsed = traceFooterSchema.safeParse(unpacked(next.value.payload));
+      if (parsed.success) footer = parsed.data;
+      else builder.fault('the footer does not read');
       continue;
     }
     if (next.value.kind !== RecordKind.batch) continue;
-    const batch = decodeBatch(
-      inflateRawSync(next.value.payload, { maxOutputLength: MAX_RECORD_BYTES }),
-    );
+    const batch = readBatch(next.value.payload);
     if (!batch.ok) {
       builder.fault(batch.error);
       continue;
     }
-    if (batch.value.sequence !== expected) {
-      builder.fault(`batches ${expected} to ${batch.value.sequence - 1} are missing`);
+    const { sequence } = batch.value;
+    if (sequence < expected) {
+      builder.fault(`batch ${sequence} came twice or out of order and was left out`);
+      continue;
     }
-    expected = batch.value.sequence + 1;
+    if (sequence > expected) {
+      builder.fault(
+        sequence - expected === 1
+          ? `batch ${expected} is missing`
+          : `batches ${expected} to ${sequence - 1} are missing`,
+      );
+    }
+    expected = sequence + 1;
     for (const event of batch.value.events) builder.push(event);
   }
   if (footer === null)
@@ -71,12 +81,30 @@ export async function readTraceHeader(path: string): Promise<TraceHeader> {
 }
 
 function parseHeader(path: string, payload: Buffer): TraceHeader {
-  const parsed = traceHeaderSchema.safeParse(unpack(payload));
+  const parsed = traceHeaderSchema.safeParse(unpacked(payload));
   if (!parsed.success) {
+    const [issue] = parsed.error.issues;
     throw new UserError(
       'TRACE_HEADER',
-      `${path} has a header that does not read: ${parsed.error.message}`,
+      `${path} has a header that does not read (${issue.path.join('.') || 'header'}: ${issue.message}); trace the job again`,
     );
   }
   return parsed.data;
+}
+
+function readBatch(payload: Buffer): Result<Batch> {
+  try {
+    return decodeBatch(inflateRawSync(payload, { maxOutputLength: MAX_RECORD_BYTES }));
+  } catch (error) {
+    return err(`a batch does not inflate: ${(error as Error).message}`);
+  }
+}
+
+/** Undefined for what is no msgpack: the schemas refuse it. */
+function unpacked(payload: Buffer): unknown {
+  try {
+    return unpack(payload);
+  } catch {
+    return undefined;
+  }
 }
