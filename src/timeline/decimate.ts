@@ -4,7 +4,7 @@ import type { Timeline } from './timeline.ts';
 
 /**
  * Events, in order, that stand for a stretch of the timeline. Of each of `buckets` equal parts of [from, to] the first and last
- * event are taken and those where allocated, reserved and external are smallest and largest: every extreme of a bucket is exact,
+ * event are taken and those where allocated, active, reserved and external are smallest and largest: every extreme of a bucket is exact,
  * the peaks of the stretch included. All events when there are not more than that.
  */
 export function decimatedEvents(

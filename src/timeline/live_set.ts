@@ -30,8 +30,9 @@ export interface LiveBlock {
 
 /**
  * The blocks live during event `at` (an alloc's own block included; a free's block is already gone; of a resize both blocks),
- * in order of the storage's birth. Sums of `requested` and `block` equal the timeline's series at `at`, but for
- * blocks without a storage.
+ * in order of storage ids. The sum of `block` equals `allocated` at `at`, but for blocks without a storage; that of
+ * `requested` equals `requested` when no freed block waits for a stream: PyTorch's requested_bytes, as active_bytes, counts those until
+ * they can be used again (CUDACachingAllocator.cpp, free_block). Where the device was full, the block that was not given does not count.
  */
 export function liveAt(timeline: Timeline, at: number): LiveBlock[] {
   const { events, storageCount } = timeline.trace;
@@ -39,7 +40,9 @@ export function liveAt(timeline: Timeline, at: number): LiveBlock[] {
   const madeBy = new Int32Array(storageCount).fill(-1);
   const owner = new Uint8Array(storageCount);
   const ownerName = new Uint32Array(storageCount);
-  const last = Math.min(at, timeline.length - 1);
+  const failed = timeline.outOfMemory?.event;
+  const end = Math.min(at, timeline.length - 1);
+  const last = end === failed ? end - 1 : end;
   let overlapping = -1;
   for (let i = 0; i <= last; i++) {
     const storage = events.subject[i];

@@ -156,6 +156,8 @@ class Replay {
       }
       this.#sample(event);
     }
+    // Without any event the device stands as it began.
+    if (length === 0) this.#sample(0);
     const final = instantOf(this.#counters);
     while (this.#open.length > 0) this.#closePhase(final);
     return {
@@ -279,7 +281,7 @@ class Replay {
       case 'collective_begin':
         device.beginCollective(
           event satisfies EventOf<'collective_begin'>,
-          this.#trace.strings[event.kind],
+          this.#trace.strings[event.kind] ?? '',
         );
         return;
       case 'collective_end':
