@@ -21,6 +21,7 @@ OFF: dict[str, tuple[Any, str]] = {
     "use_persistent_ckpt_worker": (False, "no checkpoint is written"),
     "non_persistent_save_interval": (None, "no checkpoint is written"),
     "non_persistent_ckpt_type": (None, "no checkpoint is written"),
+    "use_checkpoint_args": (False, "no checkpoint is read; the argument line is what counts"),
     "ckpt_convert_format": (None, "no checkpoint is converted"),
     "exit_on_missing_checkpoint": (False, "no checkpoint is read"),
     "ckpt_assume_constant_structure": (False, "no checkpoint is written"),
