@@ -3,12 +3,13 @@
 import runpy
 import sys
 
+from torch._subclasses.fake_tensor import FakeTensorMode
+
 from memtracker_sidecar import fake_cuda
 from memtracker_sidecar.protocol import Event
 from memtracker_sidecar.recorder import LiveBytes
 from memtracker_sidecar.replacements import Replacements
 from memtracker_sidecar.worker_spec import GpuProperties
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 
 class Nowhere:
