@@ -5,8 +5,9 @@ All of them go through one function of PyTorch. A backward inside a backward (re
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -39,3 +40,12 @@ class BackwardPasses:
         replacements.set_everywhere(
             graph, "_engine_run_backward", run_backward, "marks where a backward begins and ends"
         )
+
+    @contextlib.contextmanager
+    def unheard(self) -> Iterator[None]:
+        """For a backward of the sidecar's own: nobody is told."""
+        listeners, self.listeners = self.listeners, []
+        try:
+            yield
+        finally:
+            self.listeners = listeners

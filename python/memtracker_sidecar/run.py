@@ -150,7 +150,8 @@ class Run:
         self._garbage.install()
         try:
             with self.fake_mode, self.recorder:
-                self.gradients.calibrate()
+                with self.backward.unheard():
+                    self.gradients.calibrate()
                 yield
         finally:
             self._garbage.remove()
