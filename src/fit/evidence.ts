@@ -1,11 +1,13 @@
 // From the trace of one role to the evidence that a verdict rests on: the trace is replayed on the variation's device at the lower,
 // the likely and the upper figure of what lives outside the allocator.
 
+import { frameText, isLibraryFrame } from '../attribution/frames.ts';
+import { DeviceOutOfMemory } from '../device/device.ts';
 import type { GpuDevice } from '../device/gpu_device.ts';
 import { NEVER_FULL } from '../device/trace_device.ts';
-import { OWNERS } from '../protocol/events.ts';
+import { EVENTS, OWNERS } from '../protocol/events.ts';
 import { liveAt } from '../timeline/live_set.ts';
-import { mainDevice, replay } from '../timeline/replay.ts';
+import { replay } from '../timeline/replay.ts';
 import type { OutOfMemory, Timeline } from '../timeline/timeline.ts';
 import { framesOf, labelOf, type Trace } from '../trace/trace.ts';
 import type { Role } from './roles.ts';
@@ -37,16 +39,29 @@ export interface EvidenceInput {
 
 export function evidenceOf(input: EvidenceInput): RoleEvidence {
   const { role, path, trace, capacity, margin, device } = input;
-  const id = mainDevice(trace);
+  const id = usedGpu(trace);
   if (id === undefined) {
-    return { ...nothing(role, path), faults: ['no tensor was ever made on a GPU'] };
+    const faults = trace.integrity.complete ? [] : faultsOf(trace);
+    return { ...nothing(role, path), faults: [...faults, 'no tensor was ever made on a GPU'] };
   }
   const until = input.firstStepOnly ? endOfFirstStep(trace) : undefined;
   const options = until === undefined ? {} : { until };
   const need = replay(trace, id, device(trace, id, 'likely', NEVER_FULL), options);
-  const low = replay(trace, id, device(trace, id, 'low', capacity), options);
-  const upper = device(trace, id, 'high', capacity - margin);
-  const high = replay(trace, id, upper, options);
+  const attempt = (bound: Bound, room: number) => {
+    try {
+      const limited = device(trace, id, bound, room);
+      const { outOfMemory, ...rest } = replay(trace, id, limited, options);
+      const failure =
+        outOfMemory === null ? null : failureOf({ ...rest, outOfMemory }, outOfMemory, room);
+      const peak = failure === null ? rest.residentHigh.bytes : Number.NaN;
+      return { failure, peak, retries: limited.allocator.stats.numAllocRetries };
+    } catch (error) {
+      if (!(error instanceof DeviceOutOfMemory)) throw error;
+      return { failure: fullFromTheStart(error, room), peak: Number.NaN, retries: 0 };
+    }
+  };
+  const low = attempt('low', capacity);
+  const high = attempt('high', capacity - margin);
   return {
     role,
     trace: path,
@@ -59,13 +74,24 @@ export function evidenceOf(input: EvidenceInput): RoleEvidence {
     allocatedPeak: need.peaks.allocated.bytes,
     peakPhase: phaseAt(trace, need.peaks.resident.event),
     liveMicroBatches: liveMicroBatches(need),
-    low: low.outOfMemory === null ? null : failureOf(low, low.outOfMemory, capacity),
-    high: high.outOfMemory === null ? null : failureOf(high, high.outOfMemory, capacity - margin),
-    retries: upper.allocator.stats.numAllocRetries,
+    low: low.failure,
+    high: high.failure,
+    upperPeak: high.peak,
+    retries: high.retries,
     missing: [...input.missing, ...uncoveredOf(trace)],
     assumptions: assumptionsOf(trace),
     faults: trace.integrity.complete ? [] : faultsOf(trace),
   };
+}
+
+/** The first GPU on which a storage was made; undefined when there is none. */
+function usedGpu(trace: Trace): number | undefined {
+  const { code, bytes, device } = trace.events;
+  const used = new Set<number>();
+  for (let i = 0; i < code.length; i++) {
+    if (code[i] === EVENTS.alloc.code && bytes[i] > 0) used.add(device[i]);
+  }
+  return trace.devices.find((meta) => meta?.type === 'cuda' && used.has(meta.id))?.id;
 }
 
 /** The event that closes the outermost phase of step 1; undefined when no phase says which step it is. */
@@ -85,6 +111,7 @@ function nothing(role: Role, path: string): RoleEvidence {
     liveMicroBatches: null,
     low: null,
     high: null,
+    upperPeak: unknown,
     retries: 0,
     missing: [],
     assumptions: [],
@@ -104,12 +131,25 @@ function failureOf(timeline: Timeline, full: OutOfMemory, capacity: number): Fai
     kind: full.kind,
     phase: phaseAt(trace, full.event) || '(outside any phase)',
     module: trace.modules[events.module[full.event]]?.name ?? '',
-    stack: framesOf(trace, events.stack[full.event]).map(
-      (frame) => `${frame.file}:${frame.line} ${frame.function}`,
-    ),
+    stack: framesOf(trace, events.stack[full.event])
+      .filter((frame) => !isLibraryFrame(frame))
+      .map(frameText),
     requestedBytes: full.requestedBytes,
     shortBytes: Math.max(0, full.requestedBytes - Math.max(0, free)),
     message: full.message,
+  };
+}
+
+/** What stands on the device before the job does anything leaves no room for it. */
+function fullFromTheStart(error: DeviceOutOfMemory, capacity: number): Failure {
+  return {
+    kind: error.kind,
+    phase: 'the start, before any tensor',
+    module: '',
+    stack: [],
+    requestedBytes: error.requestedBytes,
+    shortBytes: Math.max(0, error.requestedBytes - capacity),
+    message: error.message,
   };
 }
 

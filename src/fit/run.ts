@@ -4,7 +4,7 @@
 import { parseCapacity } from '../device/gpus.ts';
 import { readTrace } from '../trace/reader.ts';
 import type { Trace } from '../trace/trace.ts';
-import { type DeviceFactory, evidenceOf } from './evidence.ts';
+import { evidenceOf } from './evidence.ts';
 import {
   type Executor,
   PROGRESS,
@@ -14,9 +14,10 @@ import {
 } from './executor.ts';
 import { chosenRoles, layoutOf, type Role } from './roles.ts';
 import { marginBytes } from './spec.ts';
+import type { Target } from './target.ts';
 import type { TraceCache } from './trace_cache.ts';
 import { labelOf, type Variation } from './variation.ts';
-import { type Judgement, judge, type Missing, type RoleEvidence } from './verdict.ts';
+import { type Judgement, judge, type RoleEvidence } from './verdict.ts';
 import { type UnitKeys, unitOf } from './work_unit.ts';
 
 export interface FitOutcome {
@@ -35,7 +36,7 @@ export interface FitContext {
   readonly env: Readonly<Record<string, string | undefined>>;
   readonly signal: AbortSignal;
   /** The device of a variation, and what its model says it leaves out. */
-  readonly target: (variation: Variation) => { device: DeviceFactory; missing: readonly Missing[] };
+  readonly target: (variation: Variation) => Promise<Target>;
   readonly onProgress: (request: TraceRequest, progress: UnitProgress) => void;
 }
 
@@ -139,7 +140,7 @@ export class FitRun {
   async #judge(variation: Variation, roles: readonly Role[]): Promise<FitOutcome> {
     const { usableBytes: capacity } = parseCapacity(variation.gpu);
     const margin = marginBytes(variation.margin, capacity);
-    const { device, missing } = this.#context.target(variation);
+    const { device, missing } = await this.#context.target(variation);
     const evidence: RoleEvidence[] = [];
     const failed: string[] = [];
     for (const role of roles) {
@@ -156,7 +157,7 @@ export class FitRun {
           capacity,
           margin,
           device,
-          missing,
+          missing: missing(trace),
           firstStepOnly: variation.scenario === 'first_step',
         }),
       );

@@ -27,3 +27,10 @@ test('minimize finds the smallest that fits', async () => {
   expect((await minimize({ from: 1, to: 64 }, atLeast)).best).toBe(5);
   expect((await minimize({ from: 1, to: 4 }, atLeast)).best).toBeNull();
 });
+
+test('a range that holds nothing is refused with what to write', async () => {
+  await expect(maximize({ from: 9, to: 3 }, upTo(1))).rejects.toThrow(
+    'nothing to search between 9 and 3 in steps of 1; write KEY:FROM..TO with FROM below TO',
+  );
+  await expect(minimize({ from: 1, to: 3, step: 0 }, upTo(1))).rejects.toThrow('in steps of 0');
+});

@@ -1,6 +1,7 @@
 // Bisection over real runs. No formula and no assumption but one, which is said in the result: that the verdict does not
 // turn back to `fits` above a value that does not fit.
 
+import { UserError } from '../base/errors.ts';
 import type { Verdict } from './verdict.ts';
 
 export interface Probe {
@@ -61,8 +62,9 @@ export async function minimize(
 function start(range: SearchRange, probe: (value: number) => Promise<Verdict>) {
   const step = range.step ?? 1;
   if (!(step > 0) || range.to < range.from) {
-    throw new RangeError(
-      `nothing to search between ${range.from} and ${range.to} in steps of ${step}`,
+    throw new UserError(
+      'SEARCH_RANGE',
+      `nothing to search between ${range.from} and ${range.to} in steps of ${step}; write KEY:FROM..TO with FROM below TO`,
     );
   }
   const values: number[] = [];

@@ -1,7 +1,8 @@
 // The fit specification: one job, and the variations of it that are asked about. Published as docs/fit-spec.schema.json.
 
 import { z } from 'zod';
-import { parseBytes } from '../base/bytes.ts';
+import { formatBytes, parseBytes } from '../base/bytes.ts';
+import { UserError } from '../base/errors.ts';
 import { componentSchema } from '../external/component.ts';
 
 const scalar = z.union([z.string(), z.number(), z.boolean()]);
@@ -69,7 +70,7 @@ export const specSchema = z
     gpu: z
       .string()
       .default('h100-80gb')
-      .describe('A named GPU (memtracker doctor --gpus) or bytes.'),
+      .describe('A named GPU (memtracker gpus lists them) or bytes.'),
     steps: z.int().min(2, 'at least 2: optimizer state arrives in the first step').default(2),
     ranks: z
       .union([z.enum(['auto', 'all']), z.array(z.int().nonnegative()).min(1)])
@@ -84,7 +85,9 @@ export const specSchema = z
     profile: z
       .string()
       .optional()
-      .describe('Name of a calibration profile (memtracker calibrate).'),
+      .describe(
+        'Calibration profile for what is outside the allocator: its name, or a file (memtracker calibrate makes one).',
+      ),
     options: z.record(z.string(), scalar).default({}).describe('Adapter options: routing, data, …'),
     environment: z.record(z.string(), z.string()).default({}),
     scenarios: z.array(z.enum(SCENARIOS)).min(1).default(['steady']),
@@ -92,7 +95,7 @@ export const specSchema = z
       .record(z.string(), z.array(scalar.nullable()).min(1))
       .default({})
       .describe(
-        'Key: gpu, world, allocator, steps, margin, nccl.version, nccl.topology, options.NAME, env.NAME, or an argument ' +
+        'Key: gpu, world, nodes, allocator, steps, margin, nccl.version, nccl.topology, options.NAME, env.NAME, or an argument ' +
           'of the framework (training.local_batch_size, --micro-batch-size). null leaves the argument out.',
       ),
     exclude: z
@@ -115,7 +118,12 @@ export function worldOf(world: FitSpec['world']): World {
   return { ranks: world.nodes * world.gpus_per_node, gpusPerNode: world.gpus_per_node };
 }
 
-/** Capacity minus this many bytes is what may be used. */
+/** Capacity minus this many bytes is what may be used. @throws UserError for a margin that leaves nothing. */
 export function marginBytes(margin: Margin, capacity: number): number {
-  return 'bytes' in margin ? margin.bytes : Math.ceil((capacity * margin.percent) / 100);
+  const left = 'bytes' in margin ? margin.bytes : Math.ceil((capacity * margin.percent) / 100);
+  if (left < capacity) return left;
+  throw new UserError(
+    'MARGIN',
+    `a margin of ${formatBytes(left)} leaves nothing of a GPU of ${formatBytes(capacity)}; choose a smaller one`,
+  );
 }

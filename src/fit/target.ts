@@ -1,29 +1,61 @@
 // The device that a variation is asked to fit on, as a factory for replays.
 
+import { parseCapacity } from '../device/gpus.ts';
 import { deviceForTrace } from '../device/trace_device.ts';
+import {
+  applyProfile,
+  type CalibrationProfile,
+  profilePath,
+  readProfile,
+  topologyDifferences,
+  topologyOfTrace,
+} from '../measured/calibration/profile.ts';
+import type { Trace } from '../trace/trace.ts';
 import type { DeviceFactory } from './evidence.ts';
 import type { Variation } from './variation.ts';
 import type { Missing } from './verdict.ts';
 
 export interface Target {
   readonly device: DeviceFactory;
-  readonly missing: readonly Missing[];
+  /** What the device leaves out or takes from elsewhere, for one trace. */
+  readonly missing: (trace: Trace) => readonly Missing[];
 }
 
-/** The factory throws UserError when the GPU, the allocator settings, the NCCL version or the topology is not known. */
-export function targetOf(variation: Variation): Target {
-  const { gpu, allocator, nccl, external } = variation;
+/**
+ * The factory throws UserError when the GPU, the allocator settings, the NCCL version or the topology is not known.
+ * @throws UserError when the calibration profile cannot be read.
+ */
+export async function targetOf(
+  variation: Variation,
+  env: Readonly<Record<string, string | undefined>>,
+): Promise<Target> {
+  const { gpu, allocator, nccl, external, profile: name } = variation;
+  const profile = name === undefined ? undefined : await readProfile(profilePath(name, env));
+  const capacity = parseCapacity(gpu);
+  const gpuName = capacity.gpu?.deviceName ?? capacity.name;
+  const calibrated = (trace: Trace) =>
+    profile === undefined
+      ? []
+      : applyProfile(profile, topologyOfTrace(trace, gpuName), { extrapolate: true }).components;
   return {
-    device: (trace, _deviceId, bound, capacity) =>
+    device: (trace, _deviceId, bound, bytes) =>
       deviceForTrace(trace.header, {
         gpu,
         allocConf: allocator === '' ? undefined : allocator,
         ncclVersion: nccl.version,
         topology: nccl.topology,
-        components: external,
+        components: [...external, ...calibrated(trace)],
         bound,
-        usableBytes: capacity,
+        usableBytes: bytes,
       }).device,
-    missing: [],
+    missing: (trace) => (profile === undefined ? [] : otherTopology(profile, trace, gpuName)),
   };
+}
+
+/** A profile of another topology is used, but proves nothing. */
+function otherTopology(profile: CalibrationProfile, trace: Trace, gpu: string): Missing[] {
+  const differences = topologyDifferences(profile.topology, topologyOfTrace(trace, gpu));
+  if (differences.length === 0) return [];
+  const what = `a calibration of this topology (profile ${profile.name} is of ${differences.join(', ')})`;
+  return [{ what, bytes: null }];
 }

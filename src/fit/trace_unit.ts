@@ -4,7 +4,7 @@ import { rm } from 'node:fs/promises';
 import { ExitStatus } from '../base/errors.ts';
 import { findGpu } from '../device/gpus.ts';
 import type { LiveProgress } from '../sidecar/live_progress.ts';
-import { type TraceContext, traceRun } from '../sidecar/trace_run.ts';
+import { checkJob, type TraceContext, type TraceJob, traceRun } from '../sidecar/trace_run.ts';
 import type { TraceResult } from './executor.ts';
 import type { TraceCache } from './trace_cache.ts';
 import type { WorkUnit } from './work_unit.ts';
@@ -16,6 +16,28 @@ export interface TraceUnitContext {
   readonly cache: TraceCache;
   readonly trace: Omit<TraceContext, 'onProgress'>;
   readonly onProgress?: (progress: LiveProgress) => void;
+}
+
+function jobOf(unit: WorkUnit, out: string): TraceJob {
+  return {
+    framework: unit.framework,
+    checkout: unit.checkout ?? undefined,
+    argv: unit.argv,
+    cwd: unit.cwd,
+    world: unit.world,
+    rank: unit.rank,
+    gpusPerNode: unit.gpus_per_node,
+    gpu: findGpu(unit.gpu),
+    steps: unit.steps,
+    stackDepth: STACK_DEPTH,
+    options: unit.options,
+    out,
+  };
+}
+
+/** What is wrong with a unit whatever runs it. @throws UserError for a framework, checkout, option or rank that is not there. */
+export function checkUnit(unit: WorkUnit): void {
+  checkJob(jobOf(unit, ''));
 }
 
 /**
@@ -32,27 +54,11 @@ export async function traceUnit(
   if (cached !== undefined) return { key, path: cached, failure: null };
   const partial = await cache.partial(key);
   try {
-    const outcome = await traceRun(
-      {
-        framework: unit.framework,
-        checkout: unit.checkout ?? undefined,
-        argv: unit.argv,
-        cwd: unit.cwd,
-        world: unit.world,
-        rank: unit.rank,
-        gpusPerNode: unit.gpus_per_node,
-        gpu: findGpu(unit.gpu),
-        steps: unit.steps,
-        stackDepth: STACK_DEPTH,
-        options: unit.options,
-        out: partial,
-      },
-      {
-        ...trace,
-        env: { ...trace.env, ...unit.environment },
-        ...(onProgress !== undefined && { onProgress }),
-      },
-    );
+    const outcome = await traceRun(jobOf(unit, partial), {
+      ...trace,
+      env: { ...trace.env, ...unit.environment },
+      ...(onProgress !== undefined && { onProgress }),
+    });
     if (outcome.exitStatus === ExitStatus.done || outcome.exitStatus === ExitStatus.uncovered) {
       return { key, path: await cache.keep(key, partial), failure: null };
     }

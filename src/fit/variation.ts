@@ -58,6 +58,12 @@ export function expand(spec: FitSpec, folder: string): Variation[] {
         Object.entries(rule).every(([key, value]) => setting[key] === value),
       ),
   );
+  if (kept.length === 0) {
+    throw new UserError(
+      'SPEC_EXCLUDE',
+      'exclude leaves no combination of the matrix; take a rule away',
+    );
+  }
   return spec.scenarios.flatMap((scenario) =>
     kept.map((setting) => {
       let variation: Variation = { ...base, scenario };
@@ -101,11 +107,18 @@ export function baseVariation(spec: FitSpec, folder: string): Variation {
     allocator: spec.allocator,
     nccl: spec.nccl,
     external: spec.external,
-    profile: spec.profile,
+    profile: profileOf(spec.profile, folder),
     options: spec.options,
     environment: spec.environment,
     scenario: spec.scenarios[0],
   };
+}
+
+/** A path is relative to the specification, as every other; a name is left alone. */
+function profileOf(profile: string | undefined, folder: string): string | undefined {
+  return profile !== undefined && /[/\\]|\.json$/.test(profile)
+    ? resolve(folder, profile)
+    : profile;
 }
 
 /** `variation` with one key of the matrix set. @throws UserError when the key cannot take the value. */
@@ -140,7 +153,9 @@ export function vary(variation: Variation, key: string, value: SpecScalar | null
       return { ...variation, setting, margin: margin.data };
     }
     case 'nccl.version':
-      return { ...variation, setting, nccl: { ...variation.nccl, version: String(value) } };
+      // A number has lost its last zero: YAML and JavaScript read 2.30 as 2.3.
+      if (typeof value !== 'string') throw refused(key, value, 'a text; put the version in quotes');
+      return { ...variation, setting, nccl: { ...variation.nccl, version: value } };
     case 'nccl.topology':
       return { ...variation, setting, nccl: { ...variation.nccl, topology: text() } };
   }

@@ -43,6 +43,11 @@ export interface RoleEvidence {
   readonly low: Failure | null;
   /** The replay on capacity less margin at the upper bound; null when it went through. */
   readonly high: Failure | null;
+  /**
+   * Largest resident of the upper replay, bytes; NaN when it failed. Below `residentPeak.high` where the allocator gave its
+   * cache back on the way.
+   */
+  readonly upperPeak: number;
   /** cudaMalloc retries (cache flushes) of the upper replay: it fits, but slowly. */
   readonly retries: number;
   /** Uncovered operators, kernels, unknown external memory. */

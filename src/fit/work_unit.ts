@@ -3,7 +3,7 @@
 
 import { createHash } from 'node:crypto';
 import { readdir, readFile } from 'node:fs/promises';
-import { join } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
 import { z } from 'zod';
 import { findGpu, GPU_MODELS, type GpuModel, parseCapacity } from '../device/gpus.ts';
 import { recordedEnvironment, sourceIdentity } from '../sidecar/source_identity.ts';
@@ -68,7 +68,7 @@ export class UnitKeys {
 
   /**
    * @param packageFolder holds `python/memtracker_sidecar` and `adapters`.
-   * @param versions what else decides a trace: memtracker's version, the Python environment's lock.
+   * @param versions what else decides a trace: the versions of memtracker, torch and Python.
    */
   constructor(packageFolder: string, versions: string) {
     this.#packageFolder = packageFolder;
@@ -107,7 +107,7 @@ export class UnitKeys {
   async #script(unit: WorkUnit): Promise<string> {
     const script = unit.argv[0];
     if (script === undefined) return '';
-    return this.#contents(join(unit.cwd, script, '..'));
+    return this.#contents(dirname(resolve(unit.cwd, script)));
   }
 
   /** Hash over the Python, TOML, YAML and JSON files of a folder, names and contents. */

@@ -1,8 +1,8 @@
-import { mkdir, mkdtemp, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
 import { ExitStatus, UserError } from '../../base/errors.ts';
 import type { Executor } from '../../fit/executor.ts';
-import { LocalExecutor } from '../../fit/executors/local.ts';
+import { LocalExecutor, WORKER_BYTES } from '../../fit/executors/local.ts';
 import { RayExecutor } from '../../fit/executors/ray.ts';
 import { SlurmExecutor } from '../../fit/executors/slurm.ts';
 import { type FitOutcome, FitRun } from '../../fit/run.ts';
@@ -13,8 +13,9 @@ import { specTemplate, TEMPLATE_NAMES } from '../../fit/spec_template.ts';
 import { suggest } from '../../fit/suggestions.ts';
 import { targetOf } from '../../fit/target.ts';
 import { TraceCache, traceCacheFolder } from '../../fit/trace_cache.ts';
-import { expand, type Variation, vary } from '../../fit/variation.ts';
-import { UnitKeys } from '../../fit/work_unit.ts';
+import { checkUnit } from '../../fit/trace_unit.ts';
+import { expand, labelOf, type Variation, vary } from '../../fit/variation.ts';
+import { UnitKeys, unitOf } from '../../fit/work_unit.ts';
 import {
   type FitReport,
   type FitSearchReport,
@@ -29,6 +30,7 @@ import { readTrace } from '../../trace/reader.ts';
 import { type CommandContext, defineCommand } from '../command.ts';
 import { FitProgress } from '../fit_progress.ts';
 import { choice, flag, integer, list, passthrough, positional, text } from '../option.ts';
+import { writeProduct } from '../product_file.ts';
 import { programVersion } from '../version.ts';
 
 interface FitConfig {
@@ -128,6 +130,11 @@ export const fit = defineCommand<FitConfig>({
     const started = Date.now();
     const { spec, folder } = await specificationOf(config, context.cwd);
     const variations = expand(spec, folder);
+    // What is wrong whatever runs it is said before anything is set up.
+    for (const variation of variations) checkUnit(unitOf(variation, 0));
+    if (config.maximize !== undefined && config.minimize !== undefined) {
+      throw new UserError('USAGE', '--maximize and --minimize cannot be used together');
+    }
     const run = await fitRun(config, context);
     const progress = context.output;
     let outcomes: FitOutcome[] = [];
@@ -135,6 +142,11 @@ export const fit = defineCommand<FitConfig>({
     const suggestions = [];
     try {
       if (config.maximize !== undefined || config.minimize !== undefined) {
+        if (variations.length > 1) {
+          context.output.warn(
+            `a search is about one job: ${labelOf(variations[0])}, the first of ${variations.length} variations`,
+          );
+        }
         [search, outcomes] = await searchFor(config, variations[0], run, context);
       } else {
         outcomes = await run.judge(variations);
@@ -159,8 +171,9 @@ export const fit = defineCommand<FitConfig>({
       traced: run.traced,
       seconds: (Date.now() - started) / 1000,
     };
-    if (config.junit !== undefined)
-      await writeFile(resolve(context.cwd, config.junit), fitJunit(report));
+    if (config.junit !== undefined) {
+      await writeProduct(resolve(context.cwd, config.junit), fitJunit(report));
+    }
     if (config.json) context.output.json(fitJson(report));
     else if (config.markdown) context.output.product(fitMarkdown(report));
     else context.output.product(fitText(report, context.output.colors, context.output.width));
@@ -180,9 +193,7 @@ function printTemplate(framework: string, { output }: CommandContext): ExitStatu
 
 function exitStatusOf(report: FitReport): ExitStatus {
   // A search is answered by a value that fits, whatever its probes said.
-  if (report.search !== null) {
-    return report.search.result.best === null ? ExitStatus.doesNotFit : ExitStatus.done;
-  }
+  if (report.search !== null && report.search.result.best !== null) return ExitStatus.done;
   switch (overallVerdict(report)) {
     case 'fits':
       return ExitStatus.done;
@@ -251,14 +262,18 @@ function ranksOf(text: string): 'auto' | 'all' | number[] {
 function matrixRow(text: string): [string, (string | number | boolean)[]] {
   const at = text.indexOf('=');
   if (at <= 0) throw new UserError('USAGE', `--vary ${text}: write KEY=VALUE,VALUE`);
+  const key = text.slice(0, at);
   const values = text
     .slice(at + 1)
     .split(',')
     .map((value) => {
       if (value === 'true' || value === 'false') return value === 'true';
-      return value.trim() !== '' && Number.isFinite(Number(value)) ? Number(value) : value;
+      // What is not written as the number prints keeps its text: 1e-4, 007. A version is never a number.
+      const number = Number(value);
+      const isNumber = Number.isFinite(number) && String(number) === value;
+      return isNumber && key !== 'nccl.version' ? number : value;
     });
-  return [text.slice(0, at), values];
+  return [key, values];
 }
 
 async function fitRun(config: FitConfig, context: CommandContext): Promise<FitRun> {
@@ -279,10 +294,13 @@ async function fitRun(config: FitConfig, context: CommandContext): Promise<FitRu
       memtrackerVersion: programVersion(),
     }),
     cache,
-    keys: new UnitKeys(packageFolder('.'), programVersion()),
+    keys: new UnitKeys(
+      packageFolder('.'),
+      `${programVersion()} torch ${environment.torch} Python ${environment.pythonVersion}`,
+    ),
     env,
     signal,
-    target: targetOf,
+    target: (variation) => targetOf(variation, env),
     onProgress: (request, state) => progress.see(request, state),
   });
 }
@@ -318,7 +336,7 @@ async function executorOf(
     },
     command,
     cpus: 1,
-    memory: 1.5 * 1024 ** 3,
+    memory: WORKER_BYTES,
     limit: config.jobs ?? 64,
     pollMilliseconds: 1000,
   });

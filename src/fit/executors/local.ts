@@ -17,7 +17,7 @@ import { type TraceUnitContext, traceUnit } from '../trace_unit.ts';
  * Resident set that one worker is expected to need. Largest seen in the runs of the accuracy tables: 0.9 GiB (a 671B-class
  * rank); with room for a larger stack and event backlog.
  */
-const WORKER_BYTES = 1.5 * GiB;
+export const WORKER_BYTES = 1.5 * GiB;
 
 export interface LocalOptions extends TraceUnitContext {
   /** Workers at once; undefined: what cores and memory allow. */
@@ -54,7 +54,7 @@ export class LocalExecutor implements Executor {
 }
 
 /** One at least: a worker that is alone and still short of memory is killed by the kernel, and its result says so. */
-export async function workersThatFit(): Promise<number> {
+async function workersThatFit(): Promise<number> {
   const byMemory = Math.floor((await availableMemory()) / WORKER_BYTES);
   return Math.max(1, Math.min(availableParallelism(), byMemory));
 }

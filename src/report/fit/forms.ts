@@ -2,6 +2,7 @@
 
 import { formatGiB } from '../../base/bytes.ts';
 import type { FitOutcome } from '../../fit/run.ts';
+import { junitXml, type TestCase } from '../junit.ts';
 import { type FitReport, overallVerdict, VERDICT_WORDS } from './fit_report.ts';
 
 /** NaN (unknown) becomes null: JSON has no NaN, and unknown is not zero. */
@@ -60,6 +61,7 @@ function outcomeJson(outcome: FitOutcome) {
         resident: known(role.residentPeak.likely),
         resident_high: known(role.residentPeak.high),
         phase: role.peakPhase,
+        resident_at_upper_bound: known(role.upperPeak),
       },
       live_micro_batches: role.liveMicroBatches,
       allocator_retries: role.retries,
@@ -96,39 +98,11 @@ export function fitMarkdown(report: FitReport): string {
 
 /** One test case a variation; what does not fit is a failure, what is unproven an error. */
 export function fitJunit(report: FitReport): string {
-  const count = (verdict: string) =>
-    report.outcomes.filter((outcome) => outcome.judgement.verdict === verdict).length;
-  const cases = report.outcomes.map(({ label, judgement }) => {
-    const text = xml(judgement.reasons.join('\n'));
-    const first = xml(judgement.reasons[0] ?? '');
-    const body = {
-      fits: '',
-      does_not_fit: `<failure message="${first}">${text}</failure>`,
-      unproven: `<error message="${first}">${text}</error>`,
-    }[judgement.verdict];
-    return `    <testcase classname="memtracker.fit" name="${xml(label)}">${body}</testcase>`;
+  const kinds = { does_not_fit: 'failure', unproven: 'error' } as const;
+  const cases = report.outcomes.map(({ label, judgement: { verdict, reasons } }): TestCase => {
+    const suite = report.title;
+    if (verdict === 'fits') return { suite, name: label };
+    return { suite, name: label, outcome: { kind: kinds[verdict], message: reasons.join('\n') } };
   });
-  const attributes =
-    `tests="${report.outcomes.length}" failures="${count('does_not_fit')}" errors="${count('unproven')}" ` +
-    `time="${report.seconds.toFixed(3)}"`;
-  return [
-    '<?xml version="1.0" encoding="UTF-8"?>',
-    `<testsuites ${attributes}>`,
-    `  <testsuite name="${xml(report.title)}" ${attributes}>`,
-    ...cases,
-    '  </testsuite>',
-    '</testsuites>',
-    '',
-  ].join('\n');
-}
-
-function xml(text: string): string {
-  const printable = [...text]
-    .filter((char) => char >= ' ' || char === '\n' || char === '\t')
-    .join('');
-  return printable
-    .replaceAll('&', '&amp;')
-    .replaceAll('<', '&lt;')
-    .replaceAll('>', '&gt;')
-    .replaceAll('"', '&quot;');
+  return junitXml('memtracker fit', cases);
 }
