@@ -51,7 +51,9 @@ class RecordedCuda:
         self.calls: list[str] = []
         self.initialized = True
         self.observer: Any = None
-        self.memory = SimpleNamespace(_record_memory_history=self._history, _snapshot=self._snapshot)
+        self.memory = SimpleNamespace(
+            _record_memory_history=self._history, _snapshot=self._snapshot
+        )
         self.nccl = SimpleNamespace(version=lambda: (2, 30, 7))
 
     def _history(self, enabled: str, **options: Any) -> None:
@@ -74,7 +76,9 @@ class RecordedCuda:
         return 70_000, 100_000
 
     def get_device_properties(self, _device: int) -> Any:
-        return SimpleNamespace(name="NVIDIA H200", major=9, minor=0, total_memory=100_000, multi_processor_count=132)
+        return SimpleNamespace(
+            name="NVIDIA H200", major=9, minor=0, total_memory=100_000, multi_processor_count=132
+        )
 
     def synchronize(self) -> None:
         self.calls.append("synchronize")
@@ -140,11 +144,16 @@ def test_by_default_the_run_is_not_disturbed(tmp_path: Path) -> None:
 
 
 def test_each_disturbance_is_a_flag_and_is_told(tmp_path: Path) -> None:
-    made, cuda = recording(tmp_path, synchronize=True, empty_cache=True, reset_peak=True, max_entries=1000)
+    made, cuda = recording(
+        tmp_path, synchronize=True, empty_cache=True, reset_peak=True, max_entries=1000
+    )
     with Phases(made).phase("step", step=1):
         pass
     made.finish("done")
-    assert cuda.calls[0] == "history all [('context', 'all'), ('max_entries', 1000), ('stacks', 'python')]"
+    assert (
+        cuda.calls[0]
+        == "history all [('context', 'all'), ('max_entries', 1000), ('stacks', 'python')]"
+    )
     assert cuda.calls[1:4] == ["synchronize", "empty_cache", "reset_peak"]
     header, _ = read(tmp_path / "rank00003.mtcapture")
     assert header["disturbed_by"] == ["synchronize", "empty_cache", "reset_peak"]
@@ -197,7 +206,10 @@ def test_an_oom_is_saved_at_once_and_kept_when_the_process_dies_of_it(tmp_path: 
     made, cuda = recording(tmp_path)
     cuda.observer(0, 4096, 2097152, 70_000)
     header, _ = read(tmp_path / "rank00003.mtcapture")
-    assert header["ended"] == {"how": "out_of_memory", "error": "4096 bytes asked for with 70000 free"}
+    assert header["ended"] == {
+        "how": "out_of_memory",
+        "error": "4096 bytes asked for with 70000 free",
+    }
     made.finish("terminated", "signal 15")
     header, _ = read(tmp_path / "rank00003.mtcapture")
     assert header["ended"] == {"how": "out_of_memory", "error": "signal 15"}
@@ -250,7 +262,9 @@ def test_nccl_statistics_are_read_from_each_group_that_has_them() -> None:
     groups = {Group("0", nccl): None, Group("1", None): None}
     world = SimpleNamespace(pg_map=groups)
     distributed = SimpleNamespace(
-        is_available=lambda: True, is_initialized=lambda: True, distributed_c10d=SimpleNamespace(_world=world)
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        distributed_c10d=SimpleNamespace(_world=world),
     )
     torch = SimpleNamespace(distributed=distributed, device=str)
     assert nccl_memory(torch) == {"0": {"total": 960, "persist": 480}}
@@ -285,7 +299,10 @@ class Model:
 
 def test_the_inventory_counts_a_storage_once_and_tells_what_is_new() -> None:
     weight, tied, bias = Tensor(512), Tensor(512), Tensor(1024)
-    model = Model({"weight": weight, "tied": tied, "bias": bias}, {"steps": Tensor(0), "on_host": Tensor(4096, False)})
+    model = Model(
+        {"weight": weight, "tied": tied, "bias": bias},
+        {"steps": Tensor(0), "on_host": Tensor(4096, False)},
+    )
     inventory = Inventory()
     inventory.add_model(model)
     inventory.add_model(model)
@@ -323,23 +340,42 @@ def test_the_inventory_keeps_nothing_alive() -> None:
     ("environment", "place"),
     [
         ({}, Place(0, 1, 0, 1)),
-        ({"RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "8"}, Place(9, 16, 1, 8)),
         (
-            {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_NTASKS_PER_NODE": "4"},
+            {"RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "8"},
+            Place(9, 16, 1, 8),
+        ),
+        (
+            {
+                "SLURM_PROCID": "5",
+                "SLURM_NTASKS": "8",
+                "SLURM_LOCALID": "1",
+                "SLURM_NTASKS_PER_NODE": "4",
+            },
             Place(5, 8, 1, 4),
         ),
         (
-            {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4", "SLURM_NTASKS_PER_NODE": "4(x2)"},
+            {
+                "OMPI_COMM_WORLD_RANK": "2",
+                "OMPI_COMM_WORLD_SIZE": "4",
+                "SLURM_NTASKS_PER_NODE": "4(x2)",
+            },
             Place(2, 4, 0, 4),
         ),
     ],
 )
-def test_torchrun_srun_and_mpirun_say_where_a_process_is(environment: dict[str, str], place: Place) -> None:
+def test_torchrun_srun_and_mpirun_say_where_a_process_is(
+    environment: dict[str, str], place: Place
+) -> None:
     assert place_of(environment) == place
 
 
 def test_only_variables_that_change_memory_are_kept() -> None:
-    environment = {"NCCL_DEBUG": "INFO", "PYTORCH_CUDA_ALLOC_CONF": "x", "AWS_SECRET": "s", "HF_TOKEN": "t"}
+    environment = {
+        "NCCL_DEBUG": "INFO",
+        "PYTORCH_CUDA_ALLOC_CONF": "x",
+        "AWS_SECRET": "s",
+        "HF_TOKEN": "t",
+    }
     assert memory_environment(environment) == {"NCCL_DEBUG": "INFO", "PYTORCH_CUDA_ALLOC_CONF": "x"}
 
 
@@ -348,28 +384,38 @@ def test_settings_that_do_not_read_are_an_error() -> None:
         parse_settings("{}")
 
 
-def run_python(source: str, folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run_python(
+    source: str, folder: Path, *arguments: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """A process of its own, with the capture's sitecustomize in front."""
     script = folder / "job.py"
     script.write_text(source, encoding="utf-8")
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{SITE}:{folder}", **variables}
     command = [sys.executable, *(arguments or (str(script),))]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment, cwd=folder, check=False
+    )
 
 
 def test_a_process_without_settings_is_left_alone(tmp_path: Path) -> None:
     source = "import sys; print('memtracker_sidecar' in sys.modules, len(sys.meta_path))"
-    plain = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    plain = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, check=True
+    )
     assert run_python(source, tmp_path).stdout == plain.stdout
 
 
 def test_the_environments_own_sitecustomize_still_runs(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text("import builtins; builtins.own = 'ran'", encoding="utf-8")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import builtins; builtins.own = 'ran'", encoding="utf-8"
+    )
     assert run_python("import builtins; print(builtins.own)", tmp_path).stdout == "ran\n"
 
 
 def test_bad_settings_do_not_keep_the_job_from_starting(tmp_path: Path) -> None:
-    done = run_python("print('ran')", tmp_path, MEMTRACKER_CAPTURE="{}", MEMTRACKER_CAPTURE_PACKAGE=str(PACKAGE))
+    done = run_python(
+        "print('ran')", tmp_path, MEMTRACKER_CAPTURE="{}", MEMTRACKER_CAPTURE_PACKAGE=str(PACKAGE)
+    )
     assert done.stdout == "ran\n"
     assert done.stderr.startswith("memtracker: this process is not captured: SettingsError")
 
@@ -398,13 +444,17 @@ print(type(again.__loader__).__name__, type(again.__spec__.loader).__name__)
 hooks.on_module("framework.trainer", lambda module: print("told at once"))
 """
     )
-    assert run_python(source, tmp_path).stdout == "told Trainer\nSourceFileLoader SourceFileLoader\ntold at once\n"
+    assert (
+        run_python(source, tmp_path).stdout
+        == "told Trainer\nSourceFileLoader SourceFileLoader\ntold at once\n"
+    )
 
 
 def test_a_class_that_the_main_module_makes_is_caught(tmp_path: Path) -> None:
     (tmp_path / "pack").mkdir()
     (tmp_path / "pack" / "__init__.py").write_text(
-        HOOKS + 'hooks.on_main_class("pack.train", "Trainer", lambda made: print("made", made.__name__))',
+        HOOKS
+        + 'hooks.on_main_class("pack.train", "Trainer", lambda made: print("made", made.__name__))',
         encoding="utf-8",
     )
     (tmp_path / "pack" / "train.py").write_text(

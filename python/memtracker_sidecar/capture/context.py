@@ -58,7 +58,9 @@ class OptimizerSteps:
         # `torch.optim` has no attribute of this name: only the module table leads to it.
         optimizer = importlib.import_module("torch.optim.optimizer")
         optimizer.register_optimizer_step_pre_hook(lambda stepping, *_: self._tell(stepping, True))
-        optimizer.register_optimizer_step_post_hook(lambda stepping, *_: self._tell(stepping, False))
+        optimizer.register_optimizer_step_post_hook(
+            lambda stepping, *_: self._tell(stepping, False)
+        )
 
     def _tell(self, optimizer: Any, begins: bool) -> None:
         for listener in self.on_optimizer_step:
@@ -127,7 +129,9 @@ class CaptureContext(AdapterContext):
         """Kept with the recording."""
         self._capture.facts[topic] = dict(facts)
 
-    def uncovered(self, kind: str, name: str, *, detail: str = "", assumption: str = "", bytes: int = -1) -> None:
+    def uncovered(
+        self, kind: str, name: str, *, detail: str = "", assumption: str = "", bytes: int = -1
+    ) -> None:
         """What is not labelled is kept with the recording; nothing of a real run's memory is uncovered."""
         self._capture.facts.setdefault("not_labelled", []).append(f"{name}: {detail or assumption}")
 

@@ -54,7 +54,9 @@ class ImportHooks(importlib.abc.MetaPathFinder):
     def on_module(self, name: str, callback: ModuleCallback) -> None:
         """`callback(module)` once the module has been executed; at once when it already was."""
         module = sys.modules.get(name)
-        if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+        if module is not None and not getattr(
+            getattr(module, "__spec__", None), "_initializing", False
+        ):
             callback(module)
             return
         self._callbacks.setdefault(name, []).append(callback)

@@ -49,7 +49,11 @@ class Inventory:
     def changes(self) -> list[tuple[int, str, str]]:
         """(address, category, name) of what is new or different since the last call."""
         owners = self.owners()
-        new = [(address, *owner) for address, owner in owners.items() if self._told.get(address) != owner]
+        new = [
+            (address, *owner)
+            for address, owner in owners.items()
+            if self._told.get(address) != owner
+        ]
         self._told = owners
         return new
 

@@ -61,7 +61,9 @@ class Readings:
             free = total = None
         process, used = (None, None) if self._nvml is None else self._nvml.memory(device)
         return Reading(
-            requested=current("requested_bytes") if "requested_bytes.all.current" in stats else None,
+            requested=current("requested_bytes")
+            if "requested_bytes.all.current" in stats
+            else None,
             allocated=current("allocated_bytes"),
             active=current("active_bytes"),
             reserved=current("reserved_bytes"),
@@ -167,9 +169,13 @@ class Nvml:
             if uuid is not None:
                 text = str(uuid)
                 name = text if text.startswith(("GPU-", "MIG-")) else f"GPU-{text}"
-                done = self._library.nvmlDeviceGetHandleByUUID(name.encode("ascii"), ctypes.byref(handle))
+                done = self._library.nvmlDeviceGetHandleByUUID(
+                    name.encode("ascii"), ctypes.byref(handle)
+                )
             elif not os.environ.get("CUDA_VISIBLE_DEVICES"):
-                done = self._library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(device), ctypes.byref(handle))
+                done = self._library.nvmlDeviceGetHandleByIndex_v2(
+                    ctypes.c_uint(device), ctypes.byref(handle)
+                )
             else:
                 done = 1
             self._handles[device] = handle if done == 0 else None
@@ -180,7 +186,9 @@ class Nvml:
         for _ in range(3):
             count = ctypes.c_uint(room)
             processes = (_ProcessInfo * room)()
-            done = self._library.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), processes)
+            done = self._library.nvmlDeviceGetComputeRunningProcesses_v3(
+                handle, ctypes.byref(count), processes
+            )
             if done != _INSUFFICIENT_SIZE:
                 break
             room = count.value + 16

@@ -127,7 +127,9 @@ class Recording:
 
     # -- ending
 
-    def _out_of_memory(self, device: int, alloc: int, device_allocated: int, device_free: int) -> None:
+    def _out_of_memory(
+        self, device: int, alloc: int, device_allocated: int, device_free: int
+    ) -> None:
         del device, device_allocated
         with self._lock:
             self._ended = {
@@ -198,7 +200,11 @@ class Recording:
                 "max_entries": settings.max_entries or None,
                 "stacks": settings.stacks,
             },
-            "disturbed_by": [name for name in ("synchronize", "empty_cache", "reset_peak") if getattr(settings, name)],
+            "disturbed_by": [
+                name
+                for name in ("synchronize", "empty_cache", "reset_peak")
+                if getattr(settings, name)
+            ],
             "marks": self._marks,
             "end": last,
             "ended": self._ended or {"how": "done", "error": ""},

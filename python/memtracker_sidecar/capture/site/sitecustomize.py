@@ -34,4 +34,6 @@ finally:
     try:
         _start()
     except Exception as problem:  # noqa: BLE001 - the job must start whatever happens here
-        sys.stderr.write(f"memtracker: this process is not captured: {type(problem).__name__}: {problem}\n")
+        sys.stderr.write(
+            f"memtracker: this process is not captured: {type(problem).__name__}: {problem}\n"
+        )
