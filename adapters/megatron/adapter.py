@@ -41,7 +41,10 @@ def version_of(checkout: Path) -> str:
     if not file.is_file():
         return ""
     text = file.read_text(encoding="utf-8")
-    parts = [re.search(rf"^{name} *= *(.+)$", text, re.MULTILINE) for name in ("MAJOR", "MINOR", "PATCH", "PRE_RELEASE")]
+    parts = [
+        re.search(rf"^{name} *= *(.+)$", text, re.MULTILINE)
+        for name in ("MAJOR", "MINOR", "PATCH", "PRE_RELEASE")
+    ]
     numbers = [part.group(1).split("#")[0].strip().strip("'\"") for part in parts if part]
     return ".".join(numbers[:3]) + ("".join(numbers[3:4]) if len(numbers) > 3 else "")
 
@@ -55,7 +58,10 @@ class Adapter(AdapterInterface):
             return Detection(False, "Megatron-LM needs the folder of a checkout")
         for mark in ("megatron/core/__init__.py", "megatron/training/training.py"):
             if not (checkout / mark).is_file():
-                return Detection(False, f"{checkout} has no {mark}: it is not a Megatron-LM checkout of 2024 or later")
+                return Detection(
+                    False,
+                    f"{checkout} has no {mark}: it is not a Megatron-LM checkout of 2024 or later",
+                )
         return Detection(True, "megatron/training/training.py", version_of(checkout))
 
     def plan(self, spec: WorkerSpec) -> Plan:
@@ -79,8 +85,12 @@ class Adapter(AdapterInterface):
         if not hasattr(typing, "override"):  # Python 3.11; Megatron of 2026 imports it from typing
             import typing_extensions
 
-            context.replacements.set(typing, "override", typing_extensions.override, "new in Python 3.12")
-        facts = kernels.install(context, str(context.spec.options.get("transformer_engine", "")) or None)
+            context.replacements.set(
+                typing, "override", typing_extensions.override, "new in Python 3.12"
+            )
+        facts = kernels.install(
+            context, str(context.spec.options.get("transformer_engine", "")) or None
+        )
         with contextlib.redirect_stdout(io.StringIO()):
             for need in interface.REQUIRED:
                 context.require(need.module, need.attribute, why=need.purpose)
@@ -91,7 +101,9 @@ class Adapter(AdapterInterface):
             try:
                 context.require(need.module, need.attribute, why=need.purpose)
             except InterfaceChanged as error:
-                context.uncovered("feature", f"{need.module}.{need.attribute}", detail=str(error), assumption="")
+                context.uncovered(
+                    "feature", f"{need.module}.{need.attribute}", detail=str(error), assumption=""
+                )
         arguments.install(context)
         rank_layout.install(context)
         batches.install(context, self._script)
@@ -108,10 +120,14 @@ class Adapter(AdapterInterface):
                 runpy.run_path(context.plan.argv[0], run_name="__main__")
         except SystemExit as error:
             if error.code not in (None, 0):
-                raise ArgumentsRefused(_last_words(told.getvalue()) or f"{self._script} ended with status {error.code}") from error
+                raise ArgumentsRefused(
+                    _last_words(told.getvalue()) or f"{self._script} ended with status {error.code}"
+                ) from error
         except AssertionError as error:
             if not context.steps_done and _in_validation(error):
-                raise ArgumentsRefused(str(error) or "an assertion of validate_args failed") from error
+                raise ArgumentsRefused(
+                    str(error) or "an assertion of validate_args failed"
+                ) from error
             raise
         finally:
             sys.argv = before
@@ -139,7 +155,11 @@ def _last_words(text: str) -> str:
 def _in_validation(error: BaseException) -> bool:
     trace = error.__traceback__
     while trace is not None:
-        if trace.tb_frame.f_code.co_name in ("validate_args", "parse_and_validate_args", "core_transformer_config_from_args"):
+        if trace.tb_frame.f_code.co_name in (
+            "validate_args",
+            "parse_and_validate_args",
+            "core_transformer_config_from_args",
+        ):
             return True
         trace = trace.tb_next
     return False
@@ -156,7 +176,9 @@ def _same_checkout(context: AdapterContext) -> None:
     found = Path(package.__file__).resolve().parent
     wanted = (Path(str(context.spec.checkout)) / "megatron" / "core").resolve()
     if found != wanted:
-        raise AdapterProblem(f"`import megatron.core` finds {found}, not the checkout {wanted}; remove the other one")
+        raise AdapterProblem(
+            f"`import megatron.core` finds {found}, not the checkout {wanted}; remove the other one"
+        )
 
 
 def _register(context: AdapterContext, model: Any, optimizer: Any) -> None:

@@ -78,7 +78,9 @@ def install(context: AdapterContext) -> None:
 
         return parse_and_change
 
-    context.replace("megatron.training.arguments", "parse_args", make, "no files, no servers, no values")
+    context.replace(
+        "megatron.training.arguments", "parse_args", make, "no files, no servers, no values"
+    )
 
 
 def _change(parsed: Namespace, name: str, value: Any, changed: dict[str, str], reason: str) -> None:
@@ -92,10 +94,30 @@ def _switch_off(parsed: Namespace) -> dict[str, str]:
     for name, (value, reason) in OFF.items():
         _change(parsed, name, value, changed, reason)
     if getattr(parsed, "use_megatron_fsdp", False):
-        _change(parsed, "ckpt_format", "fsdp_dtensor", changed, "the only format that Megatron-FSDP accepts")
+        _change(
+            parsed,
+            "ckpt_format",
+            "fsdp_dtensor",
+            changed,
+            "the only format that Megatron-FSDP accepts",
+        )
+    elif getattr(parsed, "overlap_param_gather_with_optimizer_step", False):
+        _change(
+            parsed,
+            "ckpt_format",
+            "torch",
+            changed,
+            "this overlap is refused with the distributed formats",
+        )
     elif not getattr(parsed, "use_torch_fsdp2", False):
         # Torch's legacy format refuses nothing that the distributed one accepts, but some options need the latter.
-        _change(parsed, "ckpt_format", "torch_dist", changed, "no checkpoint is written; the format is only checked")
+        _change(
+            parsed,
+            "ckpt_format",
+            "torch_dist",
+            changed,
+            "no checkpoint is written; the format is only checked",
+        )
     return changed
 
 
@@ -118,7 +140,10 @@ def _tokenizer(context: AdapterContext, parsed: Namespace) -> dict[str, str]:
     """Only the number of entries matters. The tokenizer's own files are used where they are."""
     changed: dict[str, str] = {}
     kind = getattr(parsed, "tokenizer_type", None) or "GPT2BPETokenizer"
-    if "bert" in os.path.basename(context.plan.argv[0]) and getattr(parsed, "tokenizer_type", None) is None:
+    if (
+        "bert" in os.path.basename(context.plan.argv[0])
+        and getattr(parsed, "tokenizer_type", None) is None
+    ):
         kind = "BertWordPieceLowerCase"
     size = context.option("vocab_size", 0)
     source = "--option vocab_size"
@@ -131,14 +156,23 @@ def _tokenizer(context: AdapterContext, parsed: Namespace) -> dict[str, str]:
     if not size and kind in PUBLISHED_VOCABULARY:
         size, source = PUBLISHED_VOCABULARY[kind]
         context.uncovered(
-            "feature", "tokenizer", detail=kind, assumption=f"{size} entries, as the published {source} has"
+            "feature",
+            "tokenizer",
+            detail=kind,
+            assumption=f"{size} entries, as the published {source} has",
         )
     if not size:
         raise AdapterProblem(
             f"the size of the vocabulary is not known: tokenizer {kind} at {getattr(parsed, 'tokenizer_model', None)!r} is not "
             f"read. Give the number of its entries with --option vocab_size=N (or Megatron's own --vocab-size)."
         )
-    _change(parsed, "tokenizer_type", "NullTokenizer", changed, f"only the number of entries matters: {size} ({source})")
+    _change(
+        parsed,
+        "tokenizer_type",
+        "NullTokenizer",
+        changed,
+        f"only the number of entries matters: {size} ({source})",
+    )
     _change(parsed, "vocab_size", size, changed, f"{size} entries ({source})")
     return changed
 
@@ -159,7 +193,10 @@ def _from_file(path: str | None) -> tuple[int, str]:
 def _limit_micro_batches(context: AdapterContext, parsed: Namespace) -> dict[str, str]:
     """A pipeline's peak is reached when it is full; more micro-batches repeat it."""
     changed: dict[str, str] = {}
-    micro, batch = getattr(parsed, "micro_batch_size", None), getattr(parsed, "global_batch_size", None)
+    micro, batch = (
+        getattr(parsed, "micro_batch_size", None),
+        getattr(parsed, "global_batch_size", None),
+    )
     if not micro or not batch:
         return changed
     stages = parsed.pipeline_model_parallel_size
@@ -169,7 +206,13 @@ def _limit_micro_batches(context: AdapterContext, parsed: Namespace) -> dict[str
     most = context.option("micro_batches", 0) or max(32, 2 * stages)
     most = max(stages, most // stages * stages)
     if count > most:
-        _change(parsed, "global_batch_size", most * micro * replicas, changed, f"{most} of {count} micro-batches a step are run")
+        _change(
+            parsed,
+            "global_batch_size",
+            most * micro * replicas,
+            changed,
+            f"{most} of {count} micro-batches a step are run",
+        )
         context.uncovered(
             "feature",
             "micro-batches",

@@ -34,7 +34,9 @@ class GptBatches:
             "position_ids": torch.zeros(shape, dtype=torch.int64),
         }
         if getattr(args, "create_attention_mask_in_dataloader", False):
-            batch["attention_mask"] = torch.ones((shape[0], 1, shape[1], shape[1]), dtype=torch.bool)
+            batch["attention_mask"] = torch.ones(
+                (shape[0], 1, shape[1], shape[1]), dtype=torch.bool
+            )
         return batch
 
     def is_external(self) -> bool:

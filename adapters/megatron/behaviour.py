@@ -23,15 +23,30 @@ def install(context: AdapterContext) -> None:
     _real_meshes(context)
     timers = context.require("megatron.core.timers", "Timers")
     for name in ("log", "write"):
-        context.replacements.set(timers, name, lambda *_arguments, **_options: None, "times would be gathered from all ranks")
+        context.replacements.set(
+            timers,
+            name,
+            lambda *_arguments, **_options: None,
+            "times would be gathered from all ranks",
+        )
     for name in ("save_checkpoint_and_time", "save_checkpoint"):
         _nothing(context, "megatron.training.training", name, "no checkpoint is written")
-    _nothing(context, "megatron.training.training", "check_param_hashes_across_dp_replicas", "values do not exist", True)
+    _nothing(
+        context,
+        "megatron.training.training",
+        "check_param_hashes_across_dp_replicas",
+        "values do not exist",
+        True,
+    )
 
 
-def _nothing(context: AdapterContext, module: str, attribute: str, reason: str, answer: Any = None) -> None:
+def _nothing(
+    context: AdapterContext, module: str, attribute: str, reason: str, answer: Any = None
+) -> None:
     try:
-        context.replace(module, attribute, lambda _original: lambda *_arguments, **_options: answer, reason)
+        context.replace(
+            module, attribute, lambda _original: lambda *_arguments, **_options: answer, reason
+        )
     except InterfaceChanged as error:
         context.uncovered("feature", f"{module}.{attribute}", detail=str(error), assumption="")
 
@@ -52,7 +67,9 @@ def _overflow(context: AdapterContext) -> None:
             answer = 1.0 if dynamic and context.steps_done < skipped else 0.0
             if dynamic:
                 context.uncovered(
-                    "data_dependent", "gradient overflow", assumption=f"the first {skipped} steps overflow, later ones do not"
+                    "data_dependent",
+                    "gradient overflow",
+                    assumption=f"the first {skipped} steps overflow, later ones do not",
                 )
             outer = context.data_dependent.scalar
             context.data_dependent.scalar = lambda _tensor: answer
@@ -81,7 +98,9 @@ def _broadcast_sizes(context: AdapterContext) -> None:
                 return original(keys, data, tp_group)
             from megatron.core.tensor_parallel import data as module
 
-            sizes = torch.tensor([0] * (module._MAX_DATA_DIM * len(keys)), dtype=torch.long, device="cuda")
+            sizes = torch.tensor(
+                [0] * (module._MAX_DATA_DIM * len(keys)), dtype=torch.long, device="cuda"
+            )
             del sizes
             shapes = {key: list(data[key].size()) for key in keys}
             counts = {key: math.prod(shape) for key, shape in shapes.items()}
@@ -107,7 +126,9 @@ def _self_checks(context: AdapterContext) -> None:
         @functools.wraps(original)
         def check(*arguments: Any, **options: Any) -> Any:
             outer = context.data_dependent.scalar
-            context.data_dependent.scalar = lambda tensor: True if tensor.dtype is torch.bool else None
+            context.data_dependent.scalar = lambda tensor: (
+                True if tensor.dtype is torch.bool else None
+            )
             try:
                 return original(*arguments, **options)
             finally:
@@ -145,7 +166,11 @@ def _keep_parameters(context: AdapterContext) -> None:
     original = torch.nn.Module._apply
 
     @functools.wraps(original)
-    def apply(self: torch.nn.Module, function: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> torch.nn.Module:
+    def apply(
+        self: torch.nn.Module,
+        function: Callable[[torch.Tensor], torch.Tensor],
+        recurse: bool = True,
+    ) -> torch.nn.Module:
         if recurse:
             for child in self.children():
                 child._apply(function)
@@ -160,7 +185,9 @@ def _keep_parameters(context: AdapterContext) -> None:
                 self._buffers[name] = function(buffer)
         return self
 
-    context.replacements.set(torch.nn.Module, "_apply", apply, "keeps the attributes of parameters, as on a GPU")
+    context.replacements.set(
+        torch.nn.Module, "_apply", apply, "keeps the attributes of parameters, as on a GPU"
+    )
 
 
 def _real_meshes(context: AdapterContext) -> None:
@@ -183,6 +210,10 @@ def _real_meshes(context: AdapterContext) -> None:
         "FullyShardedDataParallel._init_dist_index",
     ):
         try:
-            context.replace(module, name, real, "mesh arithmetic needs the values of real CPU tensors")
+            context.replace(
+                module, name, real, "mesh arithmetic needs the values of real CPU tensors"
+            )
         except (InterfaceChanged, AdapterProblem):
-            context.log(f"{module} has no {name}; Megatron-FSDP of this release makes its meshes elsewhere")
+            context.log(
+                f"{module} has no {name}; Megatron-FSDP of this release makes its meshes elsewhere"
+            )

@@ -13,16 +13,52 @@ from memtracker_sidecar.adapter_api import AdapterContext, InterfaceChanged, Tra
 
 SPANS: tuple[tuple[str, str, str], ...] = (
     ("megatron.training.training", "finalize_model_grads", "finalize_model_grads"),
-    ("megatron.core.distributed.distributed_data_parallel", "DistributedDataParallel.__init__", "gradient_buffers"),
-    ("megatron.core.distributed.distributed_data_parallel", "DistributedDataParallel.zero_grad_buffer", "zero_grad"),
-    ("megatron.core.distributed.param_and_grad_buffer", "_ParamAndGradBucketGroup.start_param_sync", "param_all_gather"),
-    ("megatron.core.distributed.param_and_grad_buffer", "_ParamAndGradBucketGroup.finish_param_sync", "param_all_gather_wait"),
-    ("megatron.core.distributed.param_and_grad_buffer", "_ParamAndGradBucketGroup.start_grad_sync", "grad_reduce_scatter"),
-    ("megatron.core.distributed.param_and_grad_buffer", "_ParamAndGradBucketGroup.finish_grad_sync", "grad_reduce_scatter_wait"),
+    (
+        "megatron.core.distributed.distributed_data_parallel",
+        "DistributedDataParallel.__init__",
+        "gradient_buffers",
+    ),
+    (
+        "megatron.core.distributed.distributed_data_parallel",
+        "DistributedDataParallel.zero_grad_buffer",
+        "zero_grad",
+    ),
+    (
+        "megatron.core.distributed.param_and_grad_buffer",
+        "_ParamAndGradBucketGroup.start_param_sync",
+        "param_all_gather",
+    ),
+    (
+        "megatron.core.distributed.param_and_grad_buffer",
+        "_ParamAndGradBucketGroup.finish_param_sync",
+        "param_all_gather_wait",
+    ),
+    (
+        "megatron.core.distributed.param_and_grad_buffer",
+        "_ParamAndGradBucketGroup.start_grad_sync",
+        "grad_reduce_scatter",
+    ),
+    (
+        "megatron.core.distributed.param_and_grad_buffer",
+        "_ParamAndGradBucketGroup.finish_grad_sync",
+        "grad_reduce_scatter_wait",
+    ),
     ("megatron.core.pipeline_parallel.p2p_communication", "P2PCommunicator._communicate", "p2p"),
-    ("megatron.core.optimizer.optimizer", "MixedPrecisionOptimizer.prepare_grads", "optimizer/prepare_grads"),
-    ("megatron.core.optimizer.optimizer", "MixedPrecisionOptimizer.step_with_ready_grads", "optimizer/update"),
-    ("megatron.core.optimizer.optimizer", "MegatronOptimizer.clip_grad_norm", "optimizer/clip_grad_norm"),
+    (
+        "megatron.core.optimizer.optimizer",
+        "MixedPrecisionOptimizer.prepare_grads",
+        "optimizer/prepare_grads",
+    ),
+    (
+        "megatron.core.optimizer.optimizer",
+        "MixedPrecisionOptimizer.step_with_ready_grads",
+        "optimizer/update",
+    ),
+    (
+        "megatron.core.optimizer.optimizer",
+        "MegatronOptimizer.clip_grad_norm",
+        "optimizer/clip_grad_norm",
+    ),
     ("megatron.core.optimizer.optimizer", "MegatronOptimizer.count_zeros", "optimizer/count_zeros"),
 )
 
@@ -48,7 +84,9 @@ class Steps:
             self._open = None
 
 
-def install(context: AdapterContext, register: Callable[[Any, Any], None], read_memory: bool = True) -> Steps:
+def install(
+    context: AdapterContext, register: Callable[[Any, Any], None], read_memory: bool = True
+) -> Steps:
     """Puts the phases on. `register(model_chunks, optimizer)` is called once they exist.
 
     With `read_memory` Megatron is made to read its memory statistics after each step, and the instant is marked; without it
@@ -59,7 +97,9 @@ def install(context: AdapterContext, register: Callable[[Any, Any], None], read_
         try:
             context.wrap_phase(module, attribute, name)
         except InterfaceChanged as error:
-            context.uncovered("feature", f"{module}.{attribute}", detail=str(error), assumption=f"no phase {name}")
+            context.uncovered(
+                "feature", f"{module}.{attribute}", detail=str(error), assumption=f"no phase {name}"
+            )
     _setup(context, register)
     _step(context, steps)
     _micro_batches(context, steps)
@@ -81,13 +121,28 @@ def _setup(context: AdapterContext, register: Callable[[Any, Any], None]) -> Non
 
         return setup
 
-    context.replace("megatron.training.training", "setup_model_and_optimizer", make, "phase setup_model_and_optimizer")
+    context.replace(
+        "megatron.training.training",
+        "setup_model_and_optimizer",
+        make,
+        "phase setup_model_and_optimizer",
+    )
 
 
 def _step(context: AdapterContext, steps: Steps) -> None:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def train_step(forward_step: Any, data: Any, model: Any, optimizer: Any, scheduler: Any, config: Any, schedule: Any, *rest: Any, **options: Any) -> Any:
+        def train_step(
+            forward_step: Any,
+            data: Any,
+            model: Any,
+            optimizer: Any,
+            scheduler: Any,
+            config: Any,
+            schedule: Any,
+            *rest: Any,
+            **options: Any,
+        ) -> Any:
             def forward_backward(*arguments: Any, **keywords: Any) -> Any:
                 with context.phase("forward_backward", step=steps.step):
                     return schedule(*arguments, **keywords)
@@ -106,11 +161,26 @@ def _step(context: AdapterContext, steps: Steps) -> None:
 
                 optimizer.step = optimizer_step
             steps.begin()
-            return original(forward_step, data, model, optimizer, scheduler, config, forward_backward, *rest, **options)
+            return original(
+                forward_step,
+                data,
+                model,
+                optimizer,
+                scheduler,
+                config,
+                forward_backward,
+                *rest,
+                **options,
+            )
 
         return train_step
 
-    context.replace("megatron.training.training", "train_step", make, "phases step, forward_backward and optimizer")
+    context.replace(
+        "megatron.training.training",
+        "train_step",
+        make,
+        "phases step, forward_backward and optimizer",
+    )
 
 
 def _micro_batches(context: AdapterContext, steps: Steps) -> None:
@@ -176,7 +246,12 @@ def _memory_log(context: AdapterContext, steps: Steps) -> None:
 
         return training_log
 
-    context.replace("megatron.training.training", "training_log", make, "marks where Megatron reads its memory statistics")
+    context.replace(
+        "megatron.training.training",
+        "training_log",
+        make,
+        "marks where Megatron reads its memory statistics",
+    )
 
 
 def _end_of_step(context: AdapterContext, steps: Steps) -> None:
@@ -199,16 +274,24 @@ def _end_of_step(context: AdapterContext, steps: Steps) -> None:
 def claim_buffers(context: AdapterContext, model: Any, optimizer: Any) -> None:
     """Owners that only Megatron knows: gradient and parameter buffers, main parameters."""
     for chunk in model:
-        for buffer in [*getattr(chunk, "buffers", [])] if isinstance(getattr(chunk, "buffers", None), list) else []:
+        for buffer in (
+            [*getattr(chunk, "buffers", [])]
+            if isinstance(getattr(chunk, "buffers", None), list)
+            else []
+        ):
             _claim_buffer(context, buffer)
         for buffer in getattr(chunk, "expert_parallel_buffers", []):
             _claim_buffer(context, buffer)
     for number, part in enumerate(getattr(optimizer, "chained_optimizers", None) or [optimizer]):
         for name in ("shard_fp32_from_float16_groups", "fp32_from_float16_groups"):
             for group in getattr(part, name, None) or []:
-                for index, tensor in enumerate(group if isinstance(group, (list, tuple)) else [group]):
+                for index, tensor in enumerate(
+                    group if isinstance(group, (list, tuple)) else [group]
+                ):
                     if isinstance(tensor, torch.Tensor):
-                        context.owners.claim(tensor, protocol.OWNER_MAIN_PARAMETER, f"optimizer{number}.main.{index}")
+                        context.owners.claim(
+                            tensor, protocol.OWNER_MAIN_PARAMETER, f"optimizer{number}.main.{index}"
+                        )
 
 
 def _claim_buffer(context: AdapterContext, buffer: Any) -> None:

@@ -56,7 +56,11 @@ class Routing:
         return int(sent // ranks * self.factor)
 
     def report(self) -> None:
-        how = "every token comes to this rank" if self.worst else f"balanced routing times {self.factor:g}"
+        how = (
+            "every token comes to this rank"
+            if self.worst
+            else f"balanced routing times {self.factor:g}"
+        )
         self.context.uncovered("data_dependent", "expert routing", assumption=how)
 
 
@@ -92,7 +96,12 @@ def _to_host(context: AdapterContext, dispatcher: Any, routing: Routing) -> None
 
         return move
 
-    context.replace(DISPATCHER, "maybe_move_tensor_to_cpu", make, "token counts do not exist; they are filled in afterwards")
+    context.replace(
+        DISPATCHER,
+        "maybe_move_tensor_to_cpu",
+        make,
+        "token counts do not exist; they are filled in afterwards",
+    )
 
 
 def _all_to_all(context: AdapterContext, routing: Routing) -> None:
@@ -101,10 +110,13 @@ def _all_to_all(context: AdapterContext, routing: Routing) -> None:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def preprocess(self: Any, routing_map: Any) -> Any:
-            result = original(self, routing_map)
+            original(self, routing_map)
             routing.report()
             if self.drop_and_pad:
-                return host_counts((self.num_local_experts,), self.num_local_experts * self.capacity * self.tp_size * self.ep_size)
+                return host_counts(
+                    (self.num_local_experts,),
+                    self.num_local_experts * self.capacity * self.tp_size * self.ep_size,
+                )
             sent = routing.sent(routing_map.size(0), self.config.moe_router_topk, self.config)
             routing.selected = sent
             if isinstance(self.num_out_tokens, torch.Tensor):
@@ -113,15 +125,24 @@ def _all_to_all(context: AdapterContext, routing: Routing) -> None:
             if self.ep_size > 1 or self.tp_size > 1:
                 self.input_splits = _equal(numpy, sent, self.ep_size)
                 self.output_splits = numpy.array([here] * self.ep_size)
-                self.output_splits_tp = numpy.array([here * self.ep_size] * self.tp_size) if self.tp_size > 1 else None
+                self.output_splits_tp = (
+                    numpy.array([here * self.ep_size] * self.tp_size) if self.tp_size > 1 else None
+                )
             sources = self.tp_size * self.ep_size
             if self.num_local_experts > 1:
-                self.num_global_tokens_per_local_expert = _rows(sources, self.num_local_experts, here)
+                self.num_global_tokens_per_local_expert = _rows(
+                    sources, self.num_local_experts, here
+                )
             return host_counts((self.num_local_experts,), here * sources)
 
         return preprocess
 
-    context.replace(DISPATCHER, "MoEAlltoAllTokenDispatcher.preprocess", make, "token counts do not exist; balanced ones stand in")
+    context.replace(
+        DISPATCHER,
+        "MoEAlltoAllTokenDispatcher.preprocess",
+        make,
+        "token counts do not exist; balanced ones stand in",
+    )
 
 
 def _rows(rows: int, columns: int, total: int) -> torch.Tensor:
@@ -156,7 +177,12 @@ def _all_gather(context: AdapterContext, routing: Routing) -> None:
         return dispatch_postprocess
 
     try:
-        context.replace(DISPATCHER, "MoEAllGatherTokenDispatcher.dispatch_postprocess", make, "token counts do not exist; balanced ones stand in")
+        context.replace(
+            DISPATCHER,
+            "MoEAllGatherTokenDispatcher.dispatch_postprocess",
+            make,
+            "token counts do not exist; balanced ones stand in",
+        )
     except InterfaceChanged as error:
         context.uncovered("feature", "all-gather dispatcher", detail=str(error), assumption="")
 
@@ -164,7 +190,9 @@ def _all_gather(context: AdapterContext, routing: Routing) -> None:
 def _sort_chunks(context: AdapterContext) -> None:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def sort_chunks(input: Any, split_sizes: Any, sorted_idxs: Any, probs: Any = None, fused: bool = False) -> Any:
+        def sort_chunks(
+            input: Any, split_sizes: Any, sorted_idxs: Any, probs: Any = None, fused: bool = False
+        ) -> Any:
             if not fused:
                 if isinstance(split_sizes, FakeTensor):
                     split_sizes = host_counts((split_sizes.numel(),), input.shape[0])
@@ -175,4 +203,6 @@ def _sort_chunks(context: AdapterContext) -> None:
 
         return sort_chunks
 
-    context.replace(DISPATCHER, "sort_chunks_by_idxs", make, "token counts do not exist; balanced ones stand in")
+    context.replace(
+        DISPATCHER, "sort_chunks_by_idxs", make, "token counts do not exist; balanced ones stand in"
+    )

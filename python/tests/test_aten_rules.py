@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from memtracker_sidecar.workspace_rules import GpuLimits
 from memtracker_sidecar.workspaces.reduction import geometry, global_memory
 
@@ -26,7 +27,11 @@ def judged() -> dict[str, list[tuple[int, bool]]]:
     """(bytes, freed) of every allocation, by case."""
     environment = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(ORACLE)], capture_output=True, text=True, env=environment, timeout=600
+        [sys.executable, "-W", "ignore", str(ORACLE)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=600,
     )
     if done.returncode != 0:
         reason = f"the judge does not run here: {done.stderr.strip()[-300:]}"
@@ -35,7 +40,9 @@ def judged() -> dict[str, list[tuple[int, bool]]]:
     found = {}
     for line in done.stdout.splitlines():
         said = json.loads(line)
-        found[said["case"]] = [(entry["bytes"], entry["freed"]) for entry in said.get("allocations", [])]
+        found[said["case"]] = [
+            (entry["bytes"], entry["freed"]) for entry in said.get("allocations", [])
+        ]
     return found
 
 
@@ -49,7 +56,9 @@ REDUCTIONS = {
 
 
 @pytest.mark.parametrize("case", REDUCTIONS)
-def test_a_reduction_allocates_what_the_real_one_does(case: str, judged: dict[str, list[tuple[int, bool]]]) -> None:
+def test_a_reduction_allocates_what_the_real_one_does(
+    case: str, judged: dict[str, list[tuple[int, bool]]]
+) -> None:
     tensor, dims = REDUCTIONS[case]
     shape = geometry(tuple(tensor.shape), tensor.stride(), dims or range(tensor.dim()))
     temporary = [size for size, freed in judged[case] if freed]
@@ -57,15 +66,21 @@ def test_a_reduction_allocates_what_the_real_one_does(case: str, judged: dict[st
     assert expected == temporary
 
 
-def test_matrix_products_allocate_their_output_before_the_workspace(judged: dict[str, list[tuple[int, bool]]]) -> None:
+def test_matrix_products_allocate_their_output_before_the_workspace(
+    judged: dict[str, list[tuple[int, bool]]],
+) -> None:
     assert [size for size, _ in judged["mm"]] == [2 << 20, 32 << 20]
 
 
-def test_an_assignment_through_a_mask_allocates_nothing(judged: dict[str, list[tuple[int, bool]]]) -> None:
+def test_an_assignment_through_a_mask_allocates_nothing(
+    judged: dict[str, list[tuple[int, bool]]],
+) -> None:
     assert judged["fill_by_mask"] == []
 
 
-def test_the_embedding_backward_sorts_only_above_3072_indices(judged: dict[str, list[tuple[int, bool]]]) -> None:
+def test_the_embedding_backward_sorts_only_above_3072_indices(
+    judged: dict[str, list[tuple[int, bool]]],
+) -> None:
     assert [freed for _, freed in judged["embedding_backward_small"]] == [False]
     temporary = [size for size, freed in judged["embedding_backward"] if freed]
     segments = -(-4096 // 10) + 4096 - 1

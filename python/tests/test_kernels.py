@@ -47,7 +47,9 @@ def test_every_kernel_says_where_it_was_read() -> None:
             assert provenance.source.startswith(table.version)
 
 
-def test_a_gemm_allocates_its_output_and_the_bias_gradient(traced: Start, host: DetachedHost) -> None:
+def test_a_gemm_allocates_its_output_and_the_bias_gradient(
+    traced: Start, host: DetachedHost
+) -> None:
     run = traced()
     tex = extension_module()
     with run.recording():
@@ -70,15 +72,23 @@ def test_the_operator_of_a_kernel_is_its_own_name(traced: Start, host: DetachedH
 
     extension.attach(RecordingHost(run.context))
     with run.recording():
-        extension_module().fused_rope_forward(torch.empty(4, 2, 8, 64, device="cuda"), torch.empty(4, device="cuda"), None)
-    assert "transformer_engine_torch::fused_rope_forward" in {entry["op"] for entry in run.trace.allocations(run.device)}
+        extension_module().fused_rope_forward(
+            torch.empty(4, 2, 8, 64, device="cuda"), torch.empty(4, device="cuda"), None
+        )
+    assert "transformer_engine_torch::fused_rope_forward" in {
+        entry["op"] for entry in run.trace.allocations(run.device)
+    }
 
 
-def test_fused_attention_keeps_output_statistics_and_random_state(traced: Start, host: DetachedHost) -> None:
+def test_fused_attention_keeps_output_statistics_and_random_state(
+    traced: Start, host: DetachedHost
+) -> None:
     run = traced()
     tex = extension_module()
     with run.recording():
-        q, k, v = (torch.empty(1024, 4, 8, 64, dtype=torch.bfloat16, device="cuda") for _ in range(3))
+        q, k, v = (
+            torch.empty(1024, 4, 8, 64, dtype=torch.bfloat16, device="cuda") for _ in range(3)
+        )
         lengths = torch.empty(5, dtype=torch.int32, device="cuda")
         layout = tex.NVTE_QKV_Layout.NVTE_SBHD_SBHD_SBHD
         form = tex.NVTE_QKV_Format.NVTE_SBHD
@@ -93,17 +103,22 @@ def test_fused_attention_keeps_output_statistics_and_random_state(traced: Start,
     assert state.shape == (2,) and state.dtype is torch.int64
 
 
-def test_flash_attention_does_not_split_keys_when_the_device_is_full(traced: Start, host: DetachedHost) -> None:
+def test_flash_attention_does_not_split_keys_when_the_device_is_full(
+    traced: Start, host: DetachedHost
+) -> None:
     # 32 x 32 rows of blocks fill 264 slots; a single head of one query block does not.
     assert flash_attention.splits(32 * 32, 264, 64) == 1
     assert flash_attention.splits(1, 264, 64) > 1
 
 
-def test_flash_attention_backward_holds_an_fp32_accumulator_while_it_runs(traced: Start, host: DetachedHost) -> None:
+def test_flash_attention_backward_holds_an_fp32_accumulator_while_it_runs(
+    traced: Start, host: DetachedHost
+) -> None:
     run = traced()
     with run.recording():
         q, k, v = (
-            torch.empty(2, 256, 4, 64, dtype=torch.bfloat16, device="cuda", requires_grad=True) for _ in range(3)
+            torch.empty(2, 256, 4, 64, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+            for _ in range(3)
         )
         out = flash_attention.flash_attn_func(q, k, v, causal=True)
         before = len(run.trace.allocations(run.device))
@@ -112,7 +127,9 @@ def test_flash_attention_backward_holds_an_fp32_accumulator_while_it_runs(traced
     assert 2 * 256 * 4 * 64 * 4 in made
 
 
-def test_fused_adam_keeps_two_fp32_moments_for_each_parameter(traced: Start, host: DetachedHost) -> None:
+def test_fused_adam_keeps_two_fp32_moments_for_each_parameter(
+    traced: Start, host: DetachedHost
+) -> None:
     run = traced()
     with run.recording():
         parameter = torch.nn.Parameter(torch.empty(1000, device="cuda"))

@@ -37,7 +37,9 @@ def cases() -> dict[str, Callable[[], Callable[[], Any]]]:
     aten = torch.ops.aten
     bf16 = torch.bfloat16
 
-    def embedding_backward(tokens: int, vocabulary: int, width: int, dtype: Any) -> Callable[[], Any]:
+    def embedding_backward(
+        tokens: int, vocabulary: int, width: int, dtype: Any
+    ) -> Callable[[], Any]:
         grad, index = rows(tokens, width, dtype=dtype), ids(tokens)
         return lambda: aten.embedding_dense_backward(grad, index, vocabulary, -1, False)
 
@@ -54,7 +56,9 @@ def cases() -> dict[str, Callable[[], Callable[[], Any]]]:
 
         return assign
 
-    def pair(make: Callable[[], Tensor], call: Callable[[Tensor], Any]) -> Callable[[], Callable[[], Any]]:
+    def pair(
+        make: Callable[[], Tensor], call: Callable[[Tensor], Any]
+    ) -> Callable[[], Callable[[], Any]]:
         def prepare() -> Callable[[], Any]:
             value = make()
             return lambda: call(value)
@@ -79,12 +83,20 @@ def cases() -> dict[str, Callable[[], Callable[[], Any]]]:
         "softmax": pair(lambda: rows(4096, 512, dtype=bf16), lambda x: torch.softmax(x, -1)),
         "log_softmax_nll": pair(lambda: rows(4096, 512), lambda x: f.cross_entropy(x, ids(4096))),
         "layer_norm": pair(
-            lambda: rows(4096, 512, dtype=bf16), lambda x: aten.native_layer_norm(x, [512], None, None, 1e-5)
+            lambda: rows(4096, 512, dtype=bf16),
+            lambda x: aten.native_layer_norm(x, [512], None, None, 1e-5),
         ),
         "layer_norm_backward": pair(
             lambda: rows(4096, 512, dtype=bf16),
             lambda x: aten.native_layer_norm_backward(
-                x, x, [512], rows(4096, 1), rows(4096, 1), rows(512, dtype=bf16), rows(512, dtype=bf16), [True] * 3
+                x,
+                x,
+                [512],
+                rows(4096, 1),
+                rows(4096, 1),
+                rows(512, dtype=bf16),
+                rows(512, dtype=bf16),
+                [True] * 3,
             ),
         ),
         "embedding_backward_small": lambda: embedding_backward(1024, 50304, 512, bf16),
@@ -96,7 +108,9 @@ def cases() -> dict[str, Callable[[], Callable[[], Any]]]:
             lambda: rows(8192, 64), lambda x: aten.gather_backward(x, x, 0, ids(8192, 64), False)
         ),
         "mm": pair(lambda: rows(1024, 1024, dtype=bf16), lambda x: x @ x),
-        "dropout": pair(lambda: rows(4096, 512, dtype=bf16), lambda x: aten.native_dropout(x, 0.1, True)),
+        "dropout": pair(
+            lambda: rows(4096, 512, dtype=bf16), lambda x: aten.native_dropout(x, 0.1, True)
+        ),
     }
     return found
 

@@ -21,7 +21,15 @@ from memtracker_sidecar.kernels.extension import (
 if TYPE_CHECKING:
     from memtracker_sidecar.adapter_api import AdapterContext
 
-__all__ = ["DetachedHost", "ExtensionModule", "KernelHost", "KernelTable", "attach", "finish", "install"]
+__all__ = [
+    "DetachedHost",
+    "ExtensionModule",
+    "KernelHost",
+    "KernelTable",
+    "attach",
+    "finish",
+    "install",
+]
 
 
 def install(context: AdapterContext, transformer_engine: str | None = None) -> dict[str, str]:
@@ -36,7 +44,9 @@ def install(context: AdapterContext, transformer_engine: str | None = None) -> d
     attach(RecordingHost(context))
     facts: dict[str, str] = {}
     # First: TransformerEngine looks for flash-attention when it is imported.
-    facts["flash_attn"] = f"stand-in {flash_attention.VERSION}" if flash_attention.install() else "installed"
+    facts["flash_attn"] = (
+        f"stand-in {flash_attention.VERSION}" if flash_attention.install() else "installed"
+    )
     facts["apex"] = "stand-in" if apex.install() else "installed"
     package = loader.install(transformer_engine)
     if package is None:

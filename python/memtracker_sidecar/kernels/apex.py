@@ -42,9 +42,16 @@ AMP_C.no_allocation(
 )
 
 
-@AMP_C.kernel("multi_tensor_l2norm_kernel.cu multi_tensor_l2norm_cuda", "multi_tensor_l2norm", "multi_tensor_l2norm_mp")
+@AMP_C.kernel(
+    "multi_tensor_l2norm_kernel.cu multi_tensor_l2norm_cuda",
+    "multi_tensor_l2norm",
+    "multi_tensor_l2norm_mp",
+)
 def multi_tensor_l2norm(
-    chunk_size: int, noop_flag: torch.Tensor, tensor_lists: Sequence[Sequence[torch.Tensor]], per_tensor: bool = False
+    chunk_size: int,
+    noop_flag: torch.Tensor,
+    tensor_lists: Sequence[Sequence[torch.Tensor]],
+    per_tensor: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """320 partial sums; per tensor: one sum for each chunk of the largest tensor, and one result each; then the result."""
     tensors = tensor_lists[0]
@@ -82,7 +89,9 @@ class MultiTensorApply:
     def __init__(self, chunk_size: int) -> None:
         self.chunk_size = chunk_size
 
-    def __call__(self, op: Callable[..., Any], noop_flag: Any, tensor_lists: Any, *args: Any) -> Any:
+    def __call__(
+        self, op: Callable[..., Any], noop_flag: Any, tensor_lists: Any, *args: Any
+    ) -> Any:
         return op(self.chunk_size, noop_flag, tensor_lists, *args)
 
 
@@ -147,9 +156,15 @@ class FusedSGD(torch.optim.SGD):
 # -- layer norms
 
 
-@LAYER_NORM.kernel("layer_norm_cuda.cpp layer_norm_affine", "forward_affine", "forward_affine_mixed_dtypes")
+@LAYER_NORM.kernel(
+    "layer_norm_cuda.cpp layer_norm_affine", "forward_affine", "forward_affine_mixed_dtypes"
+)
 def layer_norm_forward(
-    x: torch.Tensor, normalized_shape: Sequence[int], weight: torch.Tensor, bias: torch.Tensor, eps: float
+    x: torch.Tensor,
+    normalized_shape: Sequence[int],
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    eps: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     rows = x.numel() // x.shape[-1]
     out = torch.empty_like(x)
@@ -157,7 +172,9 @@ def layer_norm_forward(
 
 
 @LAYER_NORM.kernel("layer_norm_cuda_kernel.cu HostLayerNormGradient", "backward_affine")
-def layer_norm_backward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def layer_norm_backward(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
     """Sixteen partial sums a column for each weight gradient."""
     grads = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(bias)
     partial = [_empty([16, x.shape[-1]], torch.float32, x.device) for _ in range(2)]
@@ -170,10 +187,18 @@ class FusedLayerNormAffineFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, input: torch.Tensor, weight: Any, bias: Any, normalized_shape: Any, eps: float, memory_efficient: bool = False
+        ctx: Any,
+        input: torch.Tensor,
+        weight: Any,
+        bias: Any,
+        normalized_shape: Any,
+        eps: float,
+        memory_efficient: bool = False,
     ) -> torch.Tensor:
         x = input.contiguous()
-        out, mean, invvar = LAYER_NORM.functions["forward_affine"](x, normalized_shape, weight, bias, eps)
+        out, mean, invvar = LAYER_NORM.functions["forward_affine"](
+            x, normalized_shape, weight, bias, eps
+        )
         if memory_efficient:
             ctx.save_for_backward(out, weight, bias, None, invvar)
         else:
@@ -189,7 +214,9 @@ class FusedLayerNormAffineFunction(torch.autograd.Function):
 
 
 @FAST_LAYER_NORM.kernel("ln_api.cpp ln_fwd")
-def ln_fwd(x: torch.Tensor, gamma: torch.Tensor, beta: torch.Tensor, epsilon: float) -> tuple[torch.Tensor, ...]:
+def ln_fwd(
+    x: torch.Tensor, gamma: torch.Tensor, beta: torch.Tensor, epsilon: float
+) -> tuple[torch.Tensor, ...]:
     rows = x.numel() // gamma.numel()
     out = torch.empty_like(x)
     return out, _empty([rows], torch.float32, x.device), _empty([rows], torch.float32, x.device)
@@ -209,7 +236,12 @@ class FastLayerNormFN(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, gamma: torch.Tensor, beta: torch.Tensor, epsilon: float, memory_efficient: bool = False
+        ctx: Any,
+        x: torch.Tensor,
+        gamma: torch.Tensor,
+        beta: torch.Tensor,
+        epsilon: float,
+        memory_efficient: bool = False,
     ) -> torch.Tensor:
         x = x.contiguous()
         rows = x.view(-1, gamma.numel())
@@ -224,7 +256,9 @@ class FastLayerNormFN(torch.autograd.Function):
     def backward(ctx: Any, dy: torch.Tensor) -> Any:
         x, gamma, _mean, _rsigma, _beta = ctx.saved_tensors
         dy = dy.contiguous()
-        dx, dgamma, dbeta = FAST_LAYER_NORM.functions["ln_bwd"](dy, x.view(-1, gamma.numel()), gamma)
+        dx, dgamma, dbeta = FAST_LAYER_NORM.functions["ln_bwd"](
+            dy, x.view(-1, gamma.numel()), gamma
+        )
         return dx.view(x.shape), dgamma, dbeta, None, None
 
 
@@ -236,7 +270,9 @@ def forward(scores: torch.Tensor, *_args: Any) -> torch.Tensor:
     return torch.empty_like(scores)
 
 
-@SOFTMAX.kernel("scaled_masked_softmax_cuda.cu and its siblings, bwd_cuda", note="over the incoming gradient")
+@SOFTMAX.kernel(
+    "scaled_masked_softmax_cuda.cu and its siblings, bwd_cuda", note="over the incoming gradient"
+)
 def backward(grad: torch.Tensor, results: torch.Tensor, *_args: Any) -> torch.Tensor:
     return grad.contiguous()
 
@@ -267,7 +303,8 @@ def install() -> bool:
         return False
     module("amp_C", instead=ExtensionModule("amp_C", AMP_C))
     module(
-        "fused_weight_gradient_mlp_cuda", instead=ExtensionModule("fused_weight_gradient_mlp_cuda", WEIGHT_GRADIENT)
+        "fused_weight_gradient_mlp_cuda",
+        instead=ExtensionModule("fused_weight_gradient_mlp_cuda", WEIGHT_GRADIENT),
     )
     for name in SOFTMAX_MODULES:
         module(name, instead=ExtensionModule(name, SOFTMAX))
@@ -279,7 +316,8 @@ def install() -> bool:
     module("apex.optimizers", {"FusedAdam": FusedAdam, "FusedSGD": FusedSGD})
     module("apex.normalization")
     module(
-        "apex.normalization.fused_layer_norm", {"FusedLayerNormAffineFunction": FusedLayerNormAffineFunction}
+        "apex.normalization.fused_layer_norm",
+        {"FusedLayerNormAffineFunction": FusedLayerNormAffineFunction},
     )
     module("apex.transformer.functional")
     module("apex.contrib.layer_norm.layer_norm", {"FastLayerNormFN": FastLayerNormFN})

@@ -141,7 +141,9 @@ class ExtensionModule(ModuleType):
     """A module whose unknown functions answer, and report that they are unknown."""
 
     def __init__(self, name: str, table: KernelTable | None = None, **constants: Any) -> None:
-        super().__init__(name, f"Stand-in of the compiled module {name}: allocates, launches nothing.")
+        super().__init__(
+            name, f"Stand-in of the compiled module {name}: allocates, launches nothing."
+        )
         self.__file__ = f"<memtracker kernels: {name}>"
         self.__path__ = []  # type: ignore[attr-defined]
         for key, value in constants.items():

@@ -85,7 +85,9 @@ def fwd(
     keys = k.shape[1]
     out = torch.empty_like(q) if out is None else out
     lse = _empty([batch, heads, queries], torch.float32, q.device)
-    p_shape = [batch, heads, _round_up(queries, 128), _round_up(keys, 128)] if return_softmax else [0]
+    p_shape = (
+        [batch, heads, _round_up(queries, 128), _round_up(keys, 128)] if return_softmax else [0]
+    )
     p = _empty(p_shape, q.dtype, q.device)
     held = _split_buffers(batch, heads, width, keys, queries, dropout_p, q.device)
     rng_state = _empty([2], torch.int64, q.device)
@@ -110,7 +112,12 @@ def varlen_fwd(
 
 
 def _accumulators(
-    sums: list[int], queries: list[int], expanded: list[int] | None, q: torch.Tensor, deterministic: bool, grid: int
+    sums: list[int],
+    queries: list[int],
+    expanded: list[int] | None,
+    q: torch.Tensor,
+    deterministic: bool,
+    grid: int,
 ) -> torch.Tensor:
     """softmax_d, the fp32 dQ accumulator (one for each of several blocks when deterministic) and expanded dK, dV."""
     softmax_d = _empty(sums, torch.float32, q.device)
@@ -236,7 +243,13 @@ def _flash_attn_forward(
 
 
 def _flash_attn_varlen_forward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tensor, *rest: Any, **options: Any
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    *rest: Any,
+    **options: Any,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     q, k, v = (_inner_contiguous(tensor) for tensor in (q, k, v))
     return TABLE.functions["varlen_fwd"](q, k, v, None, cu_seqlens_q, cu_seqlens_k)
@@ -309,7 +322,17 @@ def _padded(tensor: torch.Tensor, width: int) -> torch.Tensor:
 
 class FlashAttnFunc(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: Any, k: Any, v: Any, dropout_p: float, scale: float, causal: bool, window: Any, deterministic: bool) -> torch.Tensor:
+    def forward(
+        ctx: Any,
+        q: Any,
+        k: Any,
+        v: Any,
+        dropout_p: float,
+        scale: float,
+        causal: bool,
+        window: Any,
+        deterministic: bool,
+    ) -> torch.Tensor:
         width = q.shape[3]
         q, k, v = (_padded(tensor, width) for tensor in (q, k, v))
         out, lse, _p, rng_state = _flash_attn_forward(q, k, v, dropout_p, scale, causal)
@@ -324,7 +347,20 @@ class FlashAttnFunc(torch.autograd.Function):
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         padded = _padded(dout, dout.shape[3])
         _flash_attn_backward(
-            padded, q, k, v, out, lse, dq, dk, dv, dropout_p, scale, causal, deterministic=deterministic, rng_state=rng_state
+            padded,
+            q,
+            k,
+            v,
+            out,
+            lse,
+            dq,
+            dk,
+            dv,
+            dropout_p,
+            scale,
+            causal,
+            deterministic=deterministic,
+            rng_state=rng_state,
         )
         width = dout.shape[-1]
         return dq[..., :width], dk[..., :width], dv[..., :width], None, None, None, None, None
@@ -373,7 +409,17 @@ def flash_attn_varlen_func(
 ) -> Any:  # fmt: skip
     scale = softmax_scale or q.shape[-1] ** -0.5
     return FlashAttnVarlenFunc.apply(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, scale, causal, deterministic
+        q,
+        k,
+        v,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        max_seqlen_q,
+        max_seqlen_k,
+        dropout_p,
+        scale,
+        causal,
+        deterministic,
     )
 
 
@@ -397,6 +443,13 @@ def install() -> bool:
         return False
     answer_version("flash-attn", VERSION)
     interface = ExtensionModule("flash_attn.flash_attn_interface", None, **INTERFACE)
-    module("flash_attn", {"__version__": VERSION, **INTERFACE, "flash_attn_with_kvcache": interface.flash_attn_with_kvcache})
+    module(
+        "flash_attn",
+        {
+            "__version__": VERSION,
+            **INTERFACE,
+            "flash_attn_with_kvcache": interface.flash_attn_with_kvcache,
+        },
+    )
     module("flash_attn.flash_attn_interface", instead=interface)
     return True

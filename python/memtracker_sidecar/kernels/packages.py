@@ -22,7 +22,9 @@ def installed(name: str) -> bool:
         return False
 
 
-def module(name: str, contents: Mapping[str, Any] | None = None, *, instead: ModuleType | None = None) -> ModuleType:
+def module(
+    name: str, contents: Mapping[str, Any] | None = None, *, instead: ModuleType | None = None
+) -> ModuleType:
     """A stand-in module under `name`, with the packages above it; `instead` is used as the module itself."""
     made = instead or ModuleType(name, "Stand-in of a package that is not installed.")
     made.__memtracker_stand_in__ = True  # type: ignore[attr-defined]
@@ -57,5 +59,5 @@ def answer_version(distribution: str, version: str) -> None:
                     raise
                 return known
 
-        importlib.metadata.version = lookup
+        importlib.metadata.version = lookup  # type: ignore[assignment]
     _versions[distribution.lower().replace("_", "-")] = version

@@ -29,7 +29,11 @@ class RecordingHost:
         import torch
 
         device = torch.cuda.current_device() + 1
-        self._context.emit(protocol.external_alloc(name, device, category, nbytes, {"evidence": "source", **detail}))
+        self._context.emit(
+            protocol.external_alloc(
+                name, device, category, nbytes, {"evidence": "source", **detail}
+            )
+        )
 
     def view_of_external(self, shape: list[int], dtype: torch.dtype) -> torch.Tensor:
         import torch

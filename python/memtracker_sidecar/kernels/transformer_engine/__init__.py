@@ -29,5 +29,6 @@ __all__ = ["TABLE", "extension_module"]
 
 def extension_module() -> ExtensionModule:
     module = ExtensionModule("transformer_engine_torch", TABLE, **CONSTANTS, **comm.CLASSES)
-    module.grouped_mlp_experimental = ExtensionModule("transformer_engine_torch.grouped_mlp_experimental")
+    inner = ExtensionModule("transformer_engine_torch.grouped_mlp_experimental")
+    module.__dict__["grouped_mlp_experimental"] = inner
     return module

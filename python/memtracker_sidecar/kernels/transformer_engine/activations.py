@@ -73,7 +73,9 @@ TABLE.kernel(
 
 
 @TABLE.kernel("extensions/bias.cpp dact_dbias", *(f"dbias_d{name}" for name in PLAIN))
-def activation_bias_gradient(grad_output: torch.Tensor, act_input: torch.Tensor, quantizer: Any) -> list[Any]:
+def activation_bias_gradient(
+    grad_output: torch.Tensor, act_input: torch.Tensor, quantizer: Any
+) -> list[Any]:
     grad, source = grad_output.contiguous(), act_input.contiguous()
     shape, device = logical_shape(source), source.device
     grad_input = create(quantizer, shape, grad.dtype, device)
@@ -96,7 +98,9 @@ def activation_bias_gradient(grad_output: torch.Tensor, act_input: torch.Tensor,
 
 
 @TABLE.kernel("extensions/dropout.cpp dropout_fwd")
-def dropout_fwd(input: torch.Tensor, dropout_probability: float, out: torch.Tensor | None = None) -> list[torch.Tensor]:
+def dropout_fwd(
+    input: torch.Tensor, dropout_probability: float, out: torch.Tensor | None = None
+) -> list[torch.Tensor]:
     if out is None:
         out = plain(list(input.shape), input.dtype, input.device)
     mask = plain([input.numel() // 8], torch.uint8, input.device)
@@ -106,6 +110,9 @@ def dropout_fwd(input: torch.Tensor, dropout_probability: float, out: torch.Tens
 
 @TABLE.kernel("extensions/dropout.cpp dropout_bwd")
 def dropout_bwd(
-    grad_output: torch.Tensor, mask: torch.Tensor, dropout_probability: float, grad_input: torch.Tensor | None = None
+    grad_output: torch.Tensor,
+    mask: torch.Tensor,
+    dropout_probability: float,
+    grad_input: torch.Tensor | None = None,
 ) -> torch.Tensor:
     return torch.empty_like(grad_output) if grad_input is None else grad_input

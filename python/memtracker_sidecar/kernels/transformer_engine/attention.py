@@ -117,7 +117,9 @@ def get_fused_attn_backend(
         NVTE_Mask_Type.NVTE_PADDING_CAUSAL_MASK,
         NVTE_Mask_Type.NVTE_PADDING_CAUSAL_BOTTOM_RIGHT_MASK,
     )
-    if bias == NVTE_Bias_Type.NVTE_PRE_SCALE_BIAS or (padded and bias == NVTE_Bias_Type.NVTE_POST_SCALE_BIAS):
+    if bias == NVTE_Bias_Type.NVTE_PRE_SCALE_BIAS or (
+        padded and bias == NVTE_Bias_Type.NVTE_POST_SCALE_BIAS
+    ):
         return none
     if bias == NVTE_Bias_Type.NVTE_ALIBI and (padded or mask == 0 or arch < 90):
         return none
@@ -136,7 +138,9 @@ def get_fused_attn_backend(
     return NVTE_Fused_Attn_Backend.NVTE_F16_arbitrary_seqlen
 
 
-def _with_quantizer(quantizer: Any, shape: list[int], dtype: torch.dtype, device: Any, data: Any = None) -> Any:
+def _with_quantizer(
+    quantizer: Any, shape: list[int], dtype: torch.dtype, device: Any, data: Any = None
+) -> Any:
     """quantizer_helper(..., create_hp_tensor=true): current scaling and MXFP8 keep high precision here."""
     kind = kind_of(quantizer)
     if kind == CURRENT:
@@ -155,7 +159,8 @@ def _convert(shape: list[int], source: str, target: str) -> list[int]:
 
 
 @TABLE.kernel(
-    "extensions/attention.cpp fused_attn_fwd", note="cuDNN's plan workspace in the forward pass taken as none"
+    "extensions/attention.cpp fused_attn_fwd",
+    note="cuDNN's plan workspace in the forward pass taken as none",
 )
 def fused_attn_fwd(
     max_seqlen_q: int,
@@ -271,7 +276,9 @@ def fused_attn_bwd(
     ]
     d_bias = None
     if int(bias_type) in (1, 2):
-        batch_shape = list(aux[-1].shape) if len(aux) >= 2 else [1, q_shape[-2], max_seqlen_q, max_seqlen_kv]
+        batch_shape = (
+            list(aux[-1].shape) if len(aux) >= 2 else [1, q_shape[-2], max_seqlen_q, max_seqlen_kv]
+        )
         d_bias = plain(batch_shape, fake_dtype, device)
     d_offset = None
     if int(softmax_type) != NVTE_Softmax_Type.NVTE_VANILLA_SOFTMAX:
@@ -280,7 +287,9 @@ def fused_attn_bwd(
     return [*grads, d_bias, d_offset]
 
 
-def backward_workspace(q: Any, k: Any, layout_format: str, max_seqlen_q: int, max_seqlen_kv: int, device: Any) -> None:
+def backward_workspace(
+    q: Any, k: Any, layout_format: str, max_seqlen_q: int, max_seqlen_kv: int, device: Any
+) -> None:
     """cuDNN's flash backward: softmax_sum [b, h, sq] fp32, dQ accumulator [b, h, sq, d] fp32, and with grouped queries
     expanded dK and dV [b, h, skv, d] in the gradients' dtype. cudnn-frontend 1.x, node/scaled_dot_product_flash_attention.h,
     SDPABackwardNode::collect_workspace; the part of cuDNN's own kernel below it is not known.
@@ -299,7 +308,9 @@ def backward_workspace(q: Any, k: Any, layout_format: str, max_seqlen_q: int, ma
     plain([size], torch.uint8, device)
 
 
-def _unpack(shape: list[int], parts: int, position: int, dtype: torch.dtype, device: Any) -> list[torch.Tensor]:
+def _unpack(
+    shape: list[int], parts: int, position: int, dtype: torch.dtype, device: Any
+) -> list[torch.Tensor]:
     """One buffer for the packed gradients, and its views."""
     whole = list(shape)
     index = len(whole) + 1 + position
@@ -338,7 +349,9 @@ def multi_tensor_transpose_to_bhsd(
 
 
 @TABLE.kernel("extensions/attention.cpp convert_thd_to_bshd")
-def convert_thd_to_bshd(tensor: torch.Tensor, cu_seqlens: torch.Tensor, b: int, max_seq_len: int) -> torch.Tensor:
+def convert_thd_to_bshd(
+    tensor: torch.Tensor, cu_seqlens: torch.Tensor, b: int, max_seq_len: int
+) -> torch.Tensor:
     return plain([b, max_seq_len, *tensor.shape[1:]], tensor.dtype, tensor.device)
 
 
@@ -348,7 +361,9 @@ def convert_bshd_to_thd(tensor: torch.Tensor, cu_seqlens: torch.Tensor, t: int) 
 
 
 @TABLE.kernel("extensions/attention.cpp thd_read_half_tensor")
-def thd_read_half_tensor(tensor: torch.Tensor, cu_seqlens: torch.Tensor, half_idx: int) -> torch.Tensor:
+def thd_read_half_tensor(
+    tensor: torch.Tensor, cu_seqlens: torch.Tensor, half_idx: int
+) -> torch.Tensor:
     """Tokens are the first dimension of q and the second of packed k/v."""
     shape = list(tensor.shape)
     shape[0 if len(shape) == 3 else 1] //= 2

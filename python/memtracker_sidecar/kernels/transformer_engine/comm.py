@@ -26,7 +26,14 @@ class CommOverlapCore:
 
     atomic = False
 
-    def __init__(self, buffer_shape: Sequence[int], buffer_dtype: torch.dtype, helper: Any, tp_size: int, **options: Any) -> None:
+    def __init__(
+        self,
+        buffer_shape: Sequence[int],
+        buffer_dtype: torch.dtype,
+        helper: Any,
+        tp_size: int,
+        **options: Any,
+    ) -> None:
         self.shape = [int(size) for size in buffer_shape]
         self.dtype = buffer_dtype
         self.tp_size = tp_size
@@ -42,7 +49,9 @@ class CommOverlapCore:
             },
         )
 
-    def get_buffer(self, local_chunk: bool = False, shape: Sequence[int] | None = None) -> torch.Tensor:
+    def get_buffer(
+        self, local_chunk: bool = False, shape: Sequence[int] | None = None
+    ) -> torch.Tensor:
         """A view of the buffer: no new memory."""
         size = list(shape) if shape is not None else list(self.shape)
         if shape is None and local_chunk:
@@ -93,7 +102,14 @@ class CommOverlapP2P(CommOverlapP2PBase):
 
 CLASSES = {
     value.__name__: value
-    for value in (CommOverlapHelper, CommOverlapCore, CommOverlapBase, CommOverlapP2PBase, CommOverlap, CommOverlapP2P)
+    for value in (
+        CommOverlapHelper,
+        CommOverlapCore,
+        CommOverlapBase,
+        CommOverlapP2PBase,
+        CommOverlap,
+        CommOverlapP2P,
+    )
 }
 
 TABLE.no_allocation("extensions/comm_gemm_overlap.cpp", "bulk_overlap_ag_with_external_gemm")

@@ -7,6 +7,7 @@ common/util/pybind_helper.h, pytorch/csrc/{common.h,extensions/pybind.cpp}.
 from __future__ import annotations
 
 import enum
+from typing import Any
 
 import torch
 
@@ -38,8 +39,8 @@ def torch_dtype(dtype: int | torch.dtype) -> torch.dtype:
     return dtype if isinstance(dtype, torch.dtype) else TORCH_DTYPE[int(dtype)]
 
 
-def _counted(name: str, members: str) -> type[enum.IntEnum]:
-    return enum.IntEnum(name, {member: value for value, member in enumerate(members.split())})  # type: ignore[return-value]
+def _counted(name: str, members: str) -> Any:
+    return enum.IntEnum(name, {member: value for value, member in enumerate(members.split())})
 
 
 NVTE_Bias_Type = _counted(

@@ -91,7 +91,10 @@ class _Finder(importlib.abc.MetaPathFinder):
         if name == "transformer_engine.common":
             file = self.folder / "transformer_engine" / "common" / "__init__.py"
             return importlib.util.spec_from_file_location(
-                name, file, loader=_CommonLoader(name, str(file)), submodule_search_locations=[str(file.parent)]
+                name,
+                file,
+                loader=_CommonLoader(name, str(file)),
+                submodule_search_locations=[str(file.parent)],
             )
         if name == "transformer_engine.jax":
             raise ImportError("the JAX side of TransformerEngine is not used here")
@@ -124,7 +127,7 @@ def _answer_version(names: re.Pattern[str], version: str) -> None:
     def answer(name: str) -> str:
         return version if names.fullmatch(name) else original(name)
 
-    importlib.metadata.version = answer
+    importlib.metadata.version = answer  # type: ignore[assignment]
 
 
 def finish() -> None:
@@ -158,7 +161,8 @@ def _dispatch_by_hand() -> None:
     """
     from torch._subclasses.fake_tensor import FakeTensor
 
-    original = FakeTensor.__torch_dispatch__.__func__
+    method: Any = FakeTensor.__torch_dispatch__
+    original = method.__func__
     if hasattr(original, "_memtracker_types"):
         return
 

@@ -40,7 +40,9 @@ RMSNORM_TUNED = {512: 1, 768: 1, 1024: 1, 2048: 1, 4096: 1, 8192: 1}
 GENERAL = ((128, 4), (512, 4), (1024, 4), (2048, 1), (4096, 1), (8192, 1))
 
 
-def backward_workspace(rows: int, hidden: int, parts: int, tuned: dict[int, int], sm_margin: int, device: Any) -> None:
+def backward_workspace(
+    rows: int, hidden: int, parts: int, tuned: dict[int, int], sm_margin: int, device: Any
+) -> None:
     """Partial sums of the weight gradients: `parts` buffers of [CTAs a column, hidden] fp32, in one allocation.
 
     CTAs a column = multiprocessors x resident CTAs / CTAs a row, in the general kernel no more than the rows need. How many CTAs
@@ -81,7 +83,9 @@ def _forward(
         unquantized, amax = unquantized_with_amax(shape, dtype, device)
     elif not fused:
         unquantized = plain(shape, dtype, device)
-    plain([1], torch.uint8, device)  # TE's own forward kernels need no workspace; the size is 1 then (getWorkspaceShape)
+    plain(
+        [1], torch.uint8, device
+    )  # TE's own forward kernels need no workspace; the size is 1 then (getWorkspaceShape)
     if kind == CURRENT:
         run_quantize_with_amax(quantizer, device)
     elif not fused:
@@ -152,7 +156,9 @@ def rmsnorm_bwd(
     return grads
 
 
-@TABLE.kernel("extensions/normalization.cpp rmsnorm_bwd_add", note="workspace: resident CTAs assumed")
+@TABLE.kernel(
+    "extensions/normalization.cpp rmsnorm_bwd_add", note="workspace: resident CTAs assumed"
+)
 def rmsnorm_bwd_add(
     dz: torch.Tensor,
     x: torch.Tensor,

@@ -65,6 +65,10 @@ def multi_tensor_unscale_l2norm(
     return l2norm(chunk_size, tensor_lists, per_tensor)
 
 
-@TABLE.kernel("extensions/newton_schulz.cpp newton_schulz", evidence="assumed", note="cuSOLVERMp workspace not known")
+@TABLE.kernel(
+    "extensions/newton_schulz.cpp newton_schulz",
+    evidence="assumed",
+    note="cuSOLVERMp workspace not known",
+)
 def newton_schulz(tensor: torch.Tensor, *_args: Any, **_kwargs: Any) -> None:
     return None

@@ -10,7 +10,9 @@ import torch
 from memtracker_sidecar.kernels.transformer_engine.quantizers import plain
 from memtracker_sidecar.kernels.transformer_engine.table import TABLE
 
-TABLE.no_allocation("extensions/padding.cpp", "fused_multi_row_padding", "fused_multi_row_unpadding")
+TABLE.no_allocation(
+    "extensions/padding.cpp", "fused_multi_row_padding", "fused_multi_row_unpadding"
+)
 
 
 def radix_sort_storage(items: int) -> int:
@@ -24,7 +26,10 @@ def radix_sort_storage(items: int) -> int:
     return 2 * 4 * items + bins + blocks * 256 * 4
 
 
-@TABLE.kernel("extensions/permutation.cpp moe_permute_fwd", note="CUB temporary storage from its onesweep layout")
+@TABLE.kernel(
+    "extensions/permutation.cpp moe_permute_fwd",
+    note="CUB temporary storage from its onesweep layout",
+)
 def moe_permute_fwd(
     input: torch.Tensor,
     dtype: Any,
@@ -49,16 +54,27 @@ def moe_permute_fwd(
     return permuted, row_id_map, workspace
 
 
-@TABLE.kernel("extensions/permutation.cpp moe_unpermute_fwd", "moe_unpermute_fwd", "moe_permute_bwd")
+@TABLE.kernel(
+    "extensions/permutation.cpp moe_unpermute_fwd", "moe_unpermute_fwd", "moe_permute_bwd"
+)
 def moe_unpermute_fwd(
-    input: torch.Tensor, dtype: Any, row_id_map: torch.Tensor, prob: torch.Tensor, num_tokens: int, topk: int
+    input: torch.Tensor,
+    dtype: Any,
+    row_id_map: torch.Tensor,
+    prob: torch.Tensor,
+    num_tokens: int,
+    topk: int,
 ) -> torch.Tensor:
     return plain([num_tokens, input.shape[1]], input.dtype, input.device)
 
 
 @TABLE.kernel("extensions/permutation.cpp moe_unpermute_bwd")
 def moe_unpermute_bwd(
-    input_bwd: torch.Tensor, input_fwd: torch.Tensor, dtype: Any, row_id_map: torch.Tensor, prob: torch.Tensor
+    input_bwd: torch.Tensor,
+    input_fwd: torch.Tensor,
+    dtype: Any,
+    row_id_map: torch.Tensor,
+    prob: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     tokens, topk = (prob.shape[0], prob.shape[1]) if prob.numel() else (row_id_map.shape[0], 1)
     grad = plain([input_fwd.shape[0], input_bwd.shape[1]], input_bwd.dtype, input_bwd.device)

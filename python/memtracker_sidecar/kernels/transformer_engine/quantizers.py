@@ -81,7 +81,13 @@ def _contiguous_strides(shape: Shape) -> list[int]:
 
 
 def _assemble(
-    full: type, storage: type, quantizer: Any, shape: Shape, dtype: torch.dtype, device: Any, buffers: dict[str, Any]
+    full: type,
+    storage: type,
+    quantizer: Any,
+    shape: Shape,
+    dtype: torch.dtype,
+    device: Any,
+    buffers: dict[str, Any],
 ) -> Any:
     """The Python tensor: the bare storage class when the quantizer is internal, else the torch.Tensor subclass."""
     if bool(getattr(quantizer, "internal", False)):
@@ -96,7 +102,9 @@ def _assemble(
     )
 
 
-def _float8(quantizer: Any, shape: Shape, dtype: torch.dtype, device: Any, data: torch.Tensor | None) -> Any:
+def _float8(
+    quantizer: Any, shape: Shape, dtype: torch.dtype, device: Any, data: torch.Tensor | None
+) -> Any:
     from transformer_engine.pytorch.tensor.float8_tensor import Float8Tensor
     from transformer_engine.pytorch.tensor.storage.float8_tensor_storage import Float8TensorStorage
 
@@ -104,7 +112,9 @@ def _float8(quantizer: Any, shape: Shape, dtype: torch.dtype, device: Any, data:
     scale_inv = None
     if kind_of(quantizer) == DELAYED:  # created first: Float8Quantizer::create_tensor
         scale_inv = (
-            torch.reciprocal(quantizer.scale) if data is not None else plain([1], torch.float32, device)
+            torch.reciprocal(quantizer.scale)
+            if data is not None
+            else plain([1], torch.float32, device)
         )
     if not (quantizer.rowwise_usage or any_layout):
         data = None
@@ -157,14 +167,24 @@ def _blockwise(quantizer: Any, shape: Shape, dtype: torch.dtype, device: Any) ->
     }
     if quantizer.rowwise_usage:
         buffers["rowwise_data"] = plain(shape, torch.uint8, device)
-        buffers["rowwise_scale_inv"] = plain(float8_block_scale_shape(shape, dim, False), torch.float32, device)
+        buffers["rowwise_scale_inv"] = plain(
+            float8_block_scale_shape(shape, dim, False), torch.float32, device
+        )
     if quantizer.columnwise_usage:
         buffers["columnwise_data"] = plain([shape[-1], *shape[:-1]], torch.uint8, device)
-        buffers["columnwise_scale_inv"] = plain(float8_block_scale_shape(shape, dim, True), torch.float32, device)
+        buffers["columnwise_scale_inv"] = plain(
+            float8_block_scale_shape(shape, dim, True), torch.float32, device
+        )
     buffers["fp8_dtype"] = quantizer.dtype
     buffers["is_2D_scaled"] = dim == 2
     return _assemble(
-        Float8BlockwiseQTensor, Float8BlockwiseQTensorStorage, quantizer, shape, dtype, device, buffers
+        Float8BlockwiseQTensor,
+        Float8BlockwiseQTensorStorage,
+        quantizer,
+        shape,
+        dtype,
+        device,
+        buffers,
     )
 
 
@@ -184,7 +204,9 @@ def create(
     if kind in (DELAYED, CURRENT):
         return _float8(quantizer, shape, dtype, device, data)
     if kind == MXFP8:
-        swizzled = bool(quantizer.optimize_for_gemm) if optimize_for_gemm is None else optimize_for_gemm
+        swizzled = (
+            bool(quantizer.optimize_for_gemm) if optimize_for_gemm is None else optimize_for_gemm
+        )
         return _mxfp8(quantizer, shape, dtype, device, swizzled)
     if kind == BLOCKWISE:
         return _blockwise(quantizer, shape, dtype, device)
@@ -203,7 +225,9 @@ def run_quantize_with_amax(quantizer: Any, device: Any) -> None:
         plain([1], torch.float32, device)
 
 
-def unquantized_with_amax(shape: Shape, dtype: torch.dtype, device: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def unquantized_with_amax(
+    shape: Shape, dtype: torch.dtype, device: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Float8CurrentScalingQuantizer::create_unquantized_tensor_with_amax: amax first, then the tensor."""
     amax = torch.zeros(1, dtype=torch.float32, device=device)
     return plain(shape, dtype, device), amax
@@ -217,7 +241,9 @@ def create_empty_quantized_tensor(
 
 
 @TABLE.kernel("extensions/cast.cpp quantize")
-def quantize(tensor: torch.Tensor, quantizer: Any, output: Any = None, noop_flag: Any = None) -> Any:
+def quantize(
+    tensor: torch.Tensor, quantizer: Any, output: Any = None, noop_flag: Any = None
+) -> Any:
     source = tensor.contiguous()
     if output is None:
         output = create(quantizer, logical_shape(source), source.dtype, source.device)
@@ -232,7 +258,9 @@ def dequantize(tensor: Any, otype: Any) -> torch.Tensor:
 
 @TABLE.kernel("extensions/cast.cpp multi_tensor_quantize")
 def multi_tensor_quantize(tensors: Sequence[torch.Tensor], quantizers: Sequence[Any]) -> list[Any]:
-    return [quantize(tensor, quantizer) for tensor, quantizer in zip(tensors, quantizers, strict=True)]
+    return [
+        quantize(tensor, quantizer) for tensor, quantizer in zip(tensors, quantizers, strict=True)
+    ]
 
 
 @TABLE.kernel("extensions/cast.cpp split_quantize, bulk_allocate_{fp8_blockwise,mxfp8}_tensors")
@@ -277,7 +305,9 @@ def _bulk(
     return tensors[:count], tensors[count:]
 
 
-def _bulk_blockwise(shapes: list[list[int]], quantizers: Sequence[Any], source: torch.Tensor) -> list[Any]:
+def _bulk_blockwise(
+    shapes: list[list[int]], quantizers: Sequence[Any], source: torch.Tensor
+) -> list[Any]:
     from transformer_engine.pytorch.tensor.storage.float8_blockwise_tensor_storage import (
         Float8BlockwiseQTensorStorage,
     )
@@ -292,7 +322,9 @@ def _bulk_blockwise(shapes: list[list[int]], quantizers: Sequence[Any], source: 
         sides[name] = (
             _bulk(
                 shapes,
-                lambda shape, columnwise=columnwise: float8_block_scale_shape(shape, dim, columnwise),  # type: ignore[misc]
+                lambda shape, columnwise=columnwise: float8_block_scale_shape(
+                    shape, dim, columnwise
+                ),  # type: ignore[misc]
                 torch.float32,
                 source.device,
                 columnwise,
@@ -315,7 +347,9 @@ def _bulk_blockwise(shapes: list[list[int]], quantizers: Sequence[Any], source: 
     ]
 
 
-def _bulk_mxfp8(shapes: list[list[int]], quantizers: Sequence[Any], source: torch.Tensor) -> list[Any]:
+def _bulk_mxfp8(
+    shapes: list[list[int]], quantizers: Sequence[Any], source: torch.Tensor
+) -> list[Any]:
     from transformer_engine.pytorch.tensor.storage.mxfp8_tensor_storage import MXFP8TensorStorage
 
     first = quantizers[0]
@@ -382,7 +416,9 @@ def bulk_allocate(
 
 
 @TABLE.kernel("extensions/transpose.cpp fp8_transpose")
-def fp8_transpose(tensor: torch.Tensor, otype: Any, out: torch.Tensor | None = None) -> torch.Tensor:
+def fp8_transpose(
+    tensor: torch.Tensor, otype: Any, out: torch.Tensor | None = None
+) -> torch.Tensor:
     if out is not None:
         return out
     rows, columns = matrix_dims(list(tensor.size()))
@@ -423,7 +459,9 @@ def bgrad_quantize(grad_output: torch.Tensor, quantizer: Any) -> list[Any]:
     grad_input = create(quantizer, list(grad.shape), grad.dtype, grad.device)
     fused = kind_of(quantizer) == MXFP8 or (
         kind_of(quantizer) == DELAYED
-        and (non_tn_fp8_gemm_supported() or (quantizer.rowwise_usage and quantizer.columnwise_usage))
+        and (
+            non_tn_fp8_gemm_supported() or (quantizer.rowwise_usage and quantizer.columnwise_usage)
+        )
     )
     if fused:
         bias_workspace(list(grad.shape), grad.device)

@@ -46,7 +46,9 @@ def fused_score_for_moe_aux_loss_fwd(
 
 
 TABLE.no_allocation(
-    "extensions/router.cpp", "fused_topk_with_score_function_bwd", "fused_score_for_moe_aux_loss_bwd"
+    "extensions/router.cpp",
+    "fused_topk_with_score_function_bwd",
+    "fused_score_for_moe_aux_loss_bwd",
 )
 
 
@@ -59,6 +61,10 @@ def fused_moe_aux_loss_fwd(
 
 @TABLE.kernel("extensions/router.cpp fused_moe_aux_loss_bwd")
 def fused_moe_aux_loss_bwd(
-    const_buf: torch.Tensor, tokens_per_expert: torch.Tensor, num_rows: int, num_cols: int, grad: torch.Tensor
+    const_buf: torch.Tensor,
+    tokens_per_expert: torch.Tensor,
+    num_rows: int,
+    num_cols: int,
+    grad: torch.Tensor,
 ) -> torch.Tensor:
     return plain([num_rows, num_cols], grad.dtype, grad.device)

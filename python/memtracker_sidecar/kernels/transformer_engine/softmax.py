@@ -22,7 +22,9 @@ def forward(input: torch.Tensor, scale_factor: float) -> torch.Tensor:
 
 
 @TABLE.kernel("extensions/softmax.cpp scaled_masked_softmax_forward")
-def scaled_masked_softmax_forward(input: torch.Tensor, mask: torch.Tensor, scale_factor: float) -> torch.Tensor:
+def scaled_masked_softmax_forward(
+    input: torch.Tensor, mask: torch.Tensor, scale_factor: float
+) -> torch.Tensor:
     source, kept = input.contiguous(), mask.contiguous()
     result = plain(list(source.shape), source.dtype, source.device)
     del kept
@@ -36,7 +38,9 @@ def scaled_masked_softmax_forward(input: torch.Tensor, mask: torch.Tensor, scale
     "scaled_upper_triang_masked_softmax_backward",
     "scaled_aligned_causal_masked_softmax_backward",
 )
-def backward(output_grad: torch.Tensor, softmax_results: torch.Tensor, scale_factor: float) -> torch.Tensor:
+def backward(
+    output_grad: torch.Tensor, softmax_results: torch.Tensor, scale_factor: float
+) -> torch.Tensor:
     grad, results = output_grad.contiguous(), softmax_results.contiguous()
     del results
     return grad
