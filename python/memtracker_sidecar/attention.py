@@ -240,7 +240,7 @@ def install_flash_implementations(replacements: Any, uncovered: Callable[..., No
     )
 
 
-def install_convolution(replacements: Any) -> None:
+def install_convolution(replacements: Any, recorder: Any, uncovered: Callable[..., None]) -> None:
     """Convolutions run on cuDNN, as on a GPU; PyTorch's selection would ask the driver for cuDNN's version."""
     backends: Any = getattr(torch._C, "_ConvBackend", None)
     if backends is not None and hasattr(torch._C, "_select_conv_backend"):
@@ -263,3 +263,14 @@ def install_convolution(replacements: Any) -> None:
             ),
             "the memory format follows the input, as in cudnn_conv_suggest_memory_format",
         )
+
+    def convolved(func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        if args[0].device.type == "cuda":
+            uncovered(
+                "kernel",
+                "cudnn convolution",
+                assumption="the workspace of the algorithm that cuDNN chooses is not counted",
+                once_for="cudnn convolution",
+            )
+
+    recorder.after[aten.convolution.default] = convolved

@@ -12,7 +12,9 @@ training code was assumed. The answers:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -76,6 +78,14 @@ class DataDependentPolicies:
             value = self.scalar(tensor)
             if value is not None:
                 return value
+        if _asks_for_overflow():
+            # GradScaler skips a step whose gradients overflowed; the job being planned does not.
+            self._uncovered(
+                "data_dependent",
+                "found_inf",
+                assumption="no gradient overflowed, so the optimizer steps",
+            )
+            return 0.0
         if tensor.dtype is torch.bool:
             answer: Scalar = False
         elif tensor.dtype.is_complex:
@@ -165,9 +175,27 @@ def _fills(indices: Any, rest: Any) -> bool:
     )
 
 
-def install_numpy(replacements: Replacements, uncovered: Callable[..., None]) -> None:
-    """`tensor.numpy()` of a fake tensor gives zeros of the same shape, for code that plots, logs or converts."""
+def _asks_for_overflow() -> bool:
+    """Whether torch.amp.GradScaler reads whether it found an infinity."""
+    frame: FrameType | None = sys._getframe(2)
+    for _ in range(10):
+        if frame is None:
+            return False
+        if frame.f_code.co_filename.endswith("grad_scaler.py"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def install_conversions(replacements: Replacements, uncovered: Callable[..., None]) -> None:
+    """`tensor.numpy()` of a fake tensor gives zeros of the same shape, and a scalar can be formatted: for code that plots and logs."""
     original = torch.Tensor.numpy
+    original_format = torch.Tensor.__format__
+
+    def formatted(tensor: torch.Tensor, how: str) -> str:
+        if isinstance(tensor, FakeTensor) and tensor.dim() == 0 and how:
+            return format(tensor.item(), how)
+        return str(original_format(tensor, how))
 
     def numpy(tensor: torch.Tensor, *arguments: Any, **options: Any) -> Any:
         if not isinstance(tensor, FakeTensor):
@@ -177,3 +205,6 @@ def install_numpy(replacements: Replacements, uncovered: Callable[..., None]) ->
             return original(torch.zeros(tensor.shape, dtype=tensor.dtype))
 
     replacements.set(torch.Tensor, "numpy", numpy, "fake tensors have no values")
+    replacements.set(
+        torch.Tensor, "__format__", formatted, "only plain tensors are formatted by value"
+    )

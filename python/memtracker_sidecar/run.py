@@ -26,7 +26,7 @@ from memtracker_sidecar.attention import (
 )
 from memtracker_sidecar.backward import BackwardPasses
 from memtracker_sidecar.compile import Compilation
-from memtracker_sidecar.data_dependent import DataDependentPolicies, install_numpy
+from memtracker_sidecar.data_dependent import DataDependentPolicies, install_conversions
 from memtracker_sidecar.devices import Devices
 from memtracker_sidecar.emitter import EventSink
 from memtracker_sidecar.fake_distributed import FakeDistributed
@@ -83,7 +83,7 @@ class Run:
         self.uncovered = UncoveredReports(sink, self.tables, self.modules)
         self.data_dependent = DataDependentPolicies(self.uncovered)
         self.data_dependent.install(self.recorder)
-        install_numpy(self.replacements, self.uncovered)
+        install_conversions(self.replacements, self.uncovered)
         self.gradients = GradientAccumulation(self.recorder)
         self.gradients.install()
         missing_fakes.install(self.replacements, self.uncovered)
@@ -109,7 +109,7 @@ class Run:
         SymmetricMemory(sink, self.recorder).install(self.replacements)
         self.attention = AttentionChoice(spec.gpu.capability, self.uncovered)
         self.attention.install()
-        install_convolution(self.replacements)
+        install_convolution(self.replacements, self.recorder, self.uncovered)
         install_flash_implementations(self.replacements, self.uncovered)
         flex_attention.install(self.replacements, self.uncovered)
         tensor_construction.install(self.replacements)

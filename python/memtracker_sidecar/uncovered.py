@@ -33,8 +33,8 @@ class UncoveredReports:
     ) -> None:
         """Reports once for each call site (the innermost line outside of PyTorch), or once for each `once_for`."""
         frame = sys._getframe(1)
-        site = call_site(frame) if once_for is None else once_for
-        key = (kind, name, assumption, site)
+        site = call_site(frame)
+        key = (kind, name, assumption, site if once_for is None else once_for)
         if key in self._seen:
             return
         self._seen.add(key)
