@@ -81,6 +81,17 @@ class StandInModule(types.ModuleType):
         return made
 
 
+def _asked_by_checkout() -> bool:
+    """Whether TorchTitan's own code imports. A library that looks whether a package is there must be told the truth."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__", ""))
+        if name != __name__ and name.partition(".")[0] != "importlib":
+            return "torchtitan" in frame.f_code.co_filename or name == "train"
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def __init__(self, packages: Iterable[str]) -> None:
         self._packages = frozenset(packages)
@@ -92,7 +103,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         target: types.ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
         del path, target
-        if fullname.partition(".")[0] in self._packages:
+        if fullname.partition(".")[0] in self._packages and _asked_by_checkout():
             return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -132,10 +133,16 @@ def test_a_pipeline_action_names_its_stage_and_micro_batch() -> None:
 def test_a_stand_in_can_be_imported_subclassed_and_annotated_with() -> None:
     absent = part("absent_packages").stand_in_for_absent(("no_such_io_package",))
     assert absent == ("no_such_io_package",)
-    import no_such_io_package.deep.module as module  # type: ignore[import-not-found]
+    module = importlib.import_module("no_such_io_package.deep.module")
 
     class Reader(module.Base):  # type: ignore[misc,name-defined]
         options: module.Options | None = None
 
     assert Reader(1, two=2).anything().more() is not None
     assert part("absent_packages").stand_in_for_absent(("json",)) == ()
+    # A library that looks whether the package is there is told the truth.
+    probe = "import importlib.util; found = importlib.util.find_spec('no_such_io_package.other')"
+    sys.modules.pop("no_such_io_package")
+    namespace: dict[str, object] = {"__name__": "some_library"}
+    with pytest.raises(ModuleNotFoundError):
+        exec(compile(probe, "/site-packages/some_library/probe.py", "exec"), namespace)
