@@ -13,6 +13,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
+from memtracker_sidecar import protocol
 from memtracker_sidecar.devices import CPU_DEVICE, Devices
 from memtracker_sidecar.modules import ModuleTracker
 from memtracker_sidecar.owners import Owners
@@ -46,7 +47,10 @@ class Model(nn.Module):
 
 
 def training(
-    recompute: bool, options: dict[str, bool], between: Callable[[], None] = lambda: None
+    recompute: bool,
+    options: dict[str, bool],
+    between: Callable[[], None] = lambda: None,
+    batch: int = 64,
 ) -> Callable[[], None]:
     """Two steps on a model; everything is made inside, so that nothing is alive before or after."""
 
@@ -55,7 +59,7 @@ def training(
         model = Model(128, 4, recompute)
         optimizer = torch.optim.AdamW(model.parameters(), **options)
         for _ in range(2):
-            model(torch.randn(64, 128)).square().mean().backward()
+            model(torch.randn(batch, 128)).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
             between()
@@ -129,11 +133,51 @@ def test_nothing_is_alive_in_the_end() -> None:
     assert len(trace.of(10)) == len(trace.of(11)) > 100
 
 
+def categories(trace: Trace) -> dict[str, int]:
+    """Bytes at the first instant of the peak, in MemTracker's categories."""
+    owners = trace.owners()
+    steps = {event[1]: event[9] for event in trace.of(protocol.ALLOC)}
+    live: dict[int, int] = {}
+    most: dict[int, int] = {}
+    for event in trace.events:
+        if event[0] in (protocol.ALLOC, protocol.RESIZE):
+            live[event[1]] = event[2]
+        elif event[0] == protocol.FREE:
+            del live[event[1]]
+        if sum(live.values()) > sum(most.values()):
+            most = dict(live)
+    names = {
+        protocol.OWNER_PARAMETER: "Parameter",
+        protocol.OWNER_BUFFER: "Buffer",
+        protocol.OWNER_GRADIENT: "Gradient",
+        protocol.OWNER_ACTIVATION: "Activation",
+        protocol.OWNER_OPTIMIZER_STATE: "Optstate",
+    }
+    # MemTracker calls everything that is made in an optimizer step its state, and the rest by the pass that made it.
+    passes = {
+        protocol.PASS_OPTIMIZER: "Optstate",
+        protocol.PASS_BACKWARD: "Temp",
+        protocol.PASS_RECOMPUTE: "Activation",
+        protocol.PASS_FORWARD: "Activation",
+        protocol.PASS_NONE: "Activation",  # the input and the loss, made outside of modules
+    }
+    found: dict[str, int] = {}
+    for storage, size in most.items():
+        kind = owners.get(storage, (0, ""))[0]
+        name = names.get(kind) or passes.get(steps[storage], "Other")
+        found[name] = found.get(name, 0) + size
+    return found
+
+
+@pytest.mark.parametrize("batch", [64, 8192], ids=["in the optimizer", "in the backward"])
 @pytest.mark.parametrize("recompute", [False, True], ids=["saved", "recomputed"])
-def test_the_peak_is_memtrackers(recompute: bool) -> None:
+def test_the_peak_is_memtrackers_by_category(recompute: bool, batch: int) -> None:
     tracker = MemTracker()
-    train = training(recompute, {"foreach": True}, between=tracker.reset_mod_stats)
+    train = training(recompute, {"foreach": True}, tracker.reset_mod_stats, batch)
     with tracker:
         train()
-    theirs = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
-    assert recorded(training(recompute, {"foreach": True})).peak(CPU_DEVICE) == theirs
+    snapshot = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
+    theirs = {getattr(key, "value", key): size for key, size in snapshot.items() if size}
+    trace = recorded(training(recompute, {"foreach": True}, batch=batch))
+    assert trace.peak(CPU_DEVICE) == theirs.pop("Total")
+    assert categories(trace) == theirs
