@@ -4,20 +4,21 @@ import { formatBytes, formatGiB } from '../../base/bytes.ts';
 import type { FitOutcome } from '../../fit/run.ts';
 import type { Suggestion } from '../../fit/suggestions.ts';
 import type { Failure, RoleEvidence, Verdict } from '../../fit/verdict.ts';
-import { type TableColumn, tableLines } from '../table.ts';
+import { cutMiddle, type TableColumn, tableLines } from '../table.ts';
 import { formatDelta, formatPercent } from '../words.ts';
 import { type FitReport, VERDICT_WORDS } from './fit_report.ts';
 
 /** How verdicts are coloured; the identity where there is no terminal. The word says the same. */
 export type VerdictPaint = Readonly<Record<'green' | 'red' | 'yellow', (text: string) => string>>;
 
-const VARIATION_COLUMNS: readonly TableColumn[] = [
-  { head: 'Variation', flexible: true },
+/** Columns after those of the matrix. `Needs` is resident without a limit, `Free` what the upper replay leaves. */
+const VERDICT_COLUMNS: readonly TableColumn[] = [
   { head: 'Verdict' },
   { head: 'Worst role' },
-  { head: 'Resident GiB', align: 'right' },
+  { head: 'Needs GiB', align: 'right' },
   { head: 'Capacity', align: 'right' },
   { head: 'Free GiB', align: 'right' },
+  { head: 'Retries', align: 'right' },
 ];
 
 const ROLE_COLUMNS: readonly TableColumn[] = [
@@ -34,7 +35,13 @@ export function fitText(report: FitReport, colors: VerdictPaint, width: number):
   const lines: string[] = [report.title, ''];
   const painted = (verdict: Verdict, text: string) =>
     ({ fits: colors.green, does_not_fit: colors.red, unproven: colors.yellow })[verdict](text);
-  const table = tableLines(VARIATION_COLUMNS, report.outcomes.map(variationRow), width);
+  const keys = settingKeys(report.outcomes);
+  const columns = [...keys.map((key) => ({ head: shortKey(key) })), ...VERDICT_COLUMNS];
+  const rows = report.outcomes.map((outcome) => [
+    ...keys.map((key) => settingValue(outcome, key)),
+    ...verdictCells(outcome),
+  ]);
+  const table = tableLines(columns, rows, width);
   lines.push(table[0], table[1]);
   report.outcomes.forEach((outcome, i) => {
     lines.push(painted(outcome.judgement.verdict, table[i + 2]));
@@ -62,17 +69,44 @@ export function fitText(report: FitReport, colors: VerdictPaint, width: number):
   return lines.join('\n');
 }
 
-function variationRow(outcome: FitOutcome): string[] {
+/** What the matrix and the scenarios vary, in their order. */
+function settingKeys(outcomes: readonly FitOutcome[]): string[] {
+  const keys = new Set(outcomes.flatMap(({ variation }) => Object.keys(variation.setting)));
+  if (new Set(outcomes.map(({ variation }) => variation.scenario)).size > 1) keys.add('scenario');
+  return [...keys];
+}
+
+function settingValue({ variation }: FitOutcome, key: string): string {
+  return key === 'scenario' ? variation.scenario : String(variation.setting[key] ?? 'unset');
+}
+
+/** `training.num_tokens_per_microbatch_per_dp_rank` -> `num_tokens…dp_rank`. */
+function shortKey(key: string): string {
+  const name =
+    key
+      .replace(/^-+|:$/g, '')
+      .split('.')
+      .at(-1) ?? key;
+  return cutMiddle(name, 18);
+}
+
+function verdictCells(outcome: FitOutcome): string[] {
   const { worst, verdict } = outcome.judgement;
-  const resident = worst?.residentPeak.likely ?? Number.NaN;
+  const retries = Math.max(0, ...outcome.roles.map((role) => role.retries));
   return [
-    outcome.label,
     VERDICT_WORDS[verdict],
     worst === null ? '–' : worst.role.label,
-    gib(resident),
+    gib(worst?.residentPeak.likely ?? Number.NaN),
     gib(outcome.capacity),
-    gib(outcome.capacity - outcome.margin - resident),
+    freeGib(outcome),
+    retries === 0 ? '' : String(retries),
   ];
+}
+
+/** Below the margin, at the upper bound, in the worst role; what is missing where it does not fit. */
+function freeGib({ capacity, margin, roles, judgement: { worst } }: FitOutcome): string {
+  if (worst?.low) return gib(-worst.low.shortBytes);
+  return gib(Math.min(...roles.map((role) => capacity - margin - role.upperPeak)));
 }
 
 function gib(bytes: number): string {
