@@ -89,8 +89,8 @@ def install(
 ) -> Steps:
     """Puts the phases on. `register(model_chunks, optimizer)` is called once they exist.
 
-    With `read_memory` Megatron is made to read its memory statistics after each step, and the instant is marked; without it
-    (a real run) its log is left as it is.
+    With `read_memory` the instant at which Megatron reads its memory statistics (`--log-memory-to-tensorboard`) is marked;
+    without it (a real run) its log is left as it is.
     """
     steps = Steps(context)
     for module, attribute, name in SPANS:

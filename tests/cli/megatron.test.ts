@@ -28,8 +28,18 @@ describe.skipIf(checkout === undefined)('a real Megatron-LM', () => {
   test('the last rank of a pipeline is traced, with its phases and the instant at which Megatron reads its memory', async () => {
     const out = join(temporaryFolder(), 'run.mtrace');
     const pipeline = ['--pipeline-model-parallel-size', '2'];
+    const log = ['--log-memory-to-tensorboard', '--tensorboard-log-interval', '1'];
     const rank = ['--world', '8', '--rank', '7', '--out', out];
-    const result = await memtracker(['trace', '-q', ...job, ...rank, '--', ...GPT, ...pipeline]);
+    const result = await memtracker([
+      'trace',
+      '-q',
+      ...job,
+      ...rank,
+      '--',
+      ...GPT,
+      ...pipeline,
+      ...log,
+    ]);
     // Assumptions (answers to questions about values) make it 2.
     expect([0, 2], result.stderr).toContain(result.exitCode);
     const trace = await readTrace(out);
