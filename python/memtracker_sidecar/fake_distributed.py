@@ -22,6 +22,7 @@ from memtracker_sidecar import protocol
 from memtracker_sidecar.collectives import Collectives, PendingWork
 from memtracker_sidecar.emitter import EventSink
 from memtracker_sidecar.rank_layout import RankLayout
+from memtracker_sidecar.fake_cuda.device_guard import MAX_DEVICES
 from memtracker_sidecar.recorder import StorageRecorder
 from memtracker_sidecar.replacements import Replacements
 from memtracker_sidecar.tables import Tables
@@ -59,7 +60,8 @@ class FakeDistributed:
 
     def environment(self) -> dict[str, str]:
         """What a launcher (torchrun) sets for this rank."""
-        local = str(self.rank % self.gpus_per_node)
+        # FakeGuardImpl has eight devices; the index of a rank's GPU on a larger node wraps around.
+        local = str(self.rank % self.gpus_per_node % MAX_DEVICES)
         return {
             "RANK": str(self.rank),
             "WORLD_SIZE": str(self.world),
