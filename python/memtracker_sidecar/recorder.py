@@ -38,6 +38,7 @@ from memtracker_sidecar.workspace_rules import GpuLimits, Workspace, WorkspaceRu
 Policy = Callable[[Any, Any, Any], Any]
 """(operator, args, kwargs) -> result, or NotImplemented to run the operator as it is."""
 
+_DEVICE_OF = torch.ops.prim.device.default
 _IGNORED = 0
 """Device of a storage whose memory is counted elsewhere."""
 _GRANULE = (
@@ -244,6 +245,11 @@ class StorageRecorder(TorchDispatchMode):
         return known
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE_OF and type(args[0]) is FakeTensor and args[0].fake_mode is self.fake_mode:
+            # `tensor.device` of a fake tensor comes as an operator, two of three that arrive here. It makes nothing, and
+            # FakeTensorMode would answer the same, at the price of a real operator.
+            self.kept_until_next = None
+            return args[0].fake_device
         try:
             return self._dispatch(func, types, args, {} if kwargs is None else kwargs)
         except Exception as error:
@@ -258,6 +264,10 @@ class StorageRecorder(TorchDispatchMode):
         for kind in types:
             if kind is not FakeTensor and self._is_wrapper(kind):
                 return NotImplemented
+        foreign = args and type(args[0]) is FakeTensor and args[0].fake_mode is not self.fake_mode
+        if foreign and self.fake_mode is not None:
+            # A compiler or a graph trainer traces with fake tensors of its own: no memory, and no collective, of the job.
+            return func(*args, **kwargs)
         self.operators += 1
         if self.kept_until_next is not None:
             self.kept_until_next = None
