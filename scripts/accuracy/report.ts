@@ -107,14 +107,33 @@ function summaryRows(results: readonly CaseResult[], total: number): string[][] 
     ]);
 }
 
+/** One row for each value of `keyOf`, in alphabetical order. */
+function groupTable(
+  title: string,
+  head: readonly string[],
+  results: readonly CaseResult[],
+  keyOf: (result: CaseResult) => string,
+): string {
+  const rows = [...new Set(results.map(keyOf))].sort().map((key) => {
+    const members = results.filter((result) => keyOf(result) === key);
+    return [
+      key,
+      ...(summaryRows(members, members.length)[0]?.slice(1) ?? [`0 of ${members.length}`]),
+    ];
+  });
+  return table([title, ...head.slice(1)], rows);
+}
+
 /** The whole document. `results` may hold fewer cases than the truth: what is missing is counted as not run. */
 export function accuracyMarkdown(truth: Truth, results: readonly CaseResult[]): string {
   const order = new Map(truth.cases.map(({ id }, index) => [id, index]));
   const sorted = [...results].sort((a, b) => (order.get(a.id) ?? 0) - (order.get(b.id) ?? 0));
   const failed = sorted.filter(({ failure }) => failure !== null);
-  const groups = [...new Set(sorted.map(({ group }) => group))];
+  const months = new Set(sorted.map(({ measured }) => measured));
   const seconds = sorted.map((result) => result.seconds).sort((a, b) => a - b);
-  const memory = sorted.map(({ workerBytes }) => workerBytes ?? 0);
+  const memory = sorted
+    .map(({ workerBytes }) => workerBytes)
+    .filter((bytes): bytes is number => bytes !== null);
   const head = ['', 'cases', 'exact', '≤ 0.1 %', '≤ 1 %', '≤ 5 %', 'median', 'p95', 'worst'];
   const sections = [
     `# Accuracy against ${truth.source}`,
@@ -128,22 +147,25 @@ export function accuracyMarkdown(truth: Truth, results: readonly CaseResult[]): 
     '',
     table(head, summaryRows(sorted, sorted.length)),
     '',
-    `A case takes ${percentile(seconds, 0.5).toFixed(0)} s in the median and ${(seconds.at(-1) ?? 0).toFixed(0)} s at most; the worker ` +
-      `process holds at most ${(Math.max(0, ...memory) / 2 ** 20).toFixed(0)} MiB.`,
+    `A case takes ${percentile(seconds, 0.5).toFixed(0)} s in the median and ${(seconds.at(-1) ?? 0).toFixed(0)} s at most` +
+      (memory.length === 0
+        ? '.'
+        : `; the worker process holds at most ${(Math.max(...memory) / 2 ** 20).toFixed(0)} MiB.`),
     '',
     '## By group (peak allocated)',
     '',
-    table(
-      ['group', ...head.slice(1)],
-      groups.map((group) => {
-        const members = sorted.filter((result) => result.group === group);
-        return [
-          group,
-          ...(summaryRows(members, members.length)[0]?.slice(1) ?? [`0 of ${members.length}`]),
-        ];
-      }),
-    ),
+    groupTable('group', head, sorted, ({ group }) => group),
     '',
+    ...(months.size > 1
+      ? [
+          '## By month of the measurement (peak allocated)',
+          '',
+          'An older measurement was made with older code and libraries than the checkout that is traced.',
+          '',
+          groupTable('month', head, sorted, ({ measured }) => measured),
+          '',
+        ]
+      : []),
     '## Not run',
     '',
     failed.length === 0
