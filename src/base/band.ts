@@ -31,7 +31,3 @@ export function sumBands(bands: Iterable<Band>): Band {
   for (const item of bands) sum = addBands(sum, item);
   return sum;
 }
-
-export function isExact({ low, high }: Band): boolean {
-  return low === high;
-}

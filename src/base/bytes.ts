@@ -24,11 +24,6 @@ export function roundUp(value: number, step: number): number {
   return rest === 0 ? value : value + (step - rest);
 }
 
-/** Rounds `value` down to a multiple of `step`. */
-export function roundDown(value: number, step: number): number {
-  return value - (value % step);
-}
-
 /** `1536` -> `1.50 KiB`; two decimals as PyTorch prints them, plain bytes below 1 KiB. */
 export function formatBytes(value: number): string {
   const sign = value < 0 ? '-' : '';

@@ -266,4 +266,3 @@ export const reportDocumentSchema = z.strictObject({
 export type ReportDocument = z.infer<typeof reportDocumentSchema>;
 export type DeviceReport = ReportDocument['devices'][string];
 export type PhaseReport = ReportDocument['phases'][number];
-export type PeakReport = DeviceReport['peak']['allocated'];

@@ -51,10 +51,6 @@ export function ownerAt(index: number): Owner {
   return OWNERS[index] ?? 'other';
 }
 
-export function ownerColor(owner: Owner): string {
-  return LOOKS[owner].color;
-}
-
 const TILE = 8;
 const patterns = new Map<Owner, CanvasPattern>();
 
