@@ -32,9 +32,7 @@ def install(replacements: Replacements) -> None:
                 )
                 if found is not None:
                     rules.setdefault(
-                        getattr(found, "__wrapped__", found)
-                        if _cached(found)
-                        else found,
+                        getattr(found, "__wrapped__", found) if _cached(found) else found,
                         rule,
                     )
         return rules
@@ -56,9 +54,7 @@ def _give_each_name_its_own_function(replacements: Replacements) -> None:
                 continue
             if id(member) in taken:
                 member = _copy(member)
-                replacements.set(
-                    owner, name, member, "Dynamo tells functions apart by identity"
-                )
+                replacements.set(owner, name, member, "Dynamo tells functions apart by identity")
             taken.add(id(member))
 
 
@@ -94,9 +90,7 @@ def _never_start_in_own_code(replacements: Replacements) -> None:
             return trace_rules.SkipResult(not is_inlined_call, "the sidecar's own code")
         return check_file(filename, is_inlined_call)
 
-    replacements.set(
-        trace_rules, "check_file", check, "the sidecar's own frames are not the job's"
-    )
+    replacements.set(trace_rules, "check_file", check, "the sidecar's own frames are not the job's")
 
 
 def _cached(function: Any) -> bool:

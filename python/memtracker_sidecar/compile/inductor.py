@@ -80,9 +80,7 @@ def _replace_memory_functions(replacements: Replacements) -> None:
     )
 
 
-def _replace_kernels(
-    replacements: Replacements, uncovered: Callable[..., None]
-) -> None:
+def _replace_kernels(replacements: Replacements, uncovered: Callable[..., None]) -> None:
     from torch._inductor.async_compile import AsyncCompile
 
     def triton(
@@ -158,9 +156,7 @@ def _replace_device_questions(replacements: Replacements) -> None:
         "set_stream": staticmethod(cuda.set_stream),
         "synchronize": staticmethod(cuda.synchronize),
         "get_device_properties": staticmethod(cuda.get_device_properties),
-        "get_raw_stream": staticmethod(
-            lambda _device=0: cuda.current_stream().cuda_stream
-        ),
+        "get_raw_stream": staticmethod(lambda _device=0: cuda.current_stream().cuda_stream),
         "exchange_device": staticmethod(cuda._exchange_device),
         "maybe_exchange_device": staticmethod(cuda._maybe_exchange_device),
         "memory_allocated": staticmethod(cuda.memory_allocated),
@@ -217,9 +213,7 @@ def _replace_triton_questions(replacements: Replacements) -> None:
     except ImportError:
         return
     major, minor = torch.cuda.get_device_capability()
-    target = types.SimpleNamespace(
-        backend="cuda", arch=major * 10 + minor, warp_size=32
-    )
+    target = types.SimpleNamespace(backend="cuda", arch=major * 10 + minor, warp_size=32)
     stand_in = types.SimpleNamespace(
         get_current_target=lambda: target,
         get_current_device=lambda: torch.cuda.current_device(),
@@ -237,9 +231,7 @@ def _set_options(replacements: Replacements) -> None:
     import torch._functorch.config as functorch_config
     import torch._inductor.config as inductor_config
 
-    replacements.set(
-        inductor_config, "compile_threads", 1, "nothing is compiled in the background"
-    )
+    replacements.set(inductor_config, "compile_threads", 1, "nothing is compiled in the background")
     replacements.set(
         inductor_config,
         "force_disable_caches",
