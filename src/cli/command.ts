@@ -23,7 +23,7 @@ export interface Example {
 }
 
 export interface CommandDefinition<Config> {
-  /** One word, or two for a member of a group (`nccl estimate`). */
+  /** One word, or two for a member of a group (`cache list`). */
   readonly name: string;
   /** One sentence without a full stop, imperative. */
   readonly summary: string;

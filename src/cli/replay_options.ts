@@ -26,7 +26,7 @@ export const REPLAY_OPTIONS: OptionTable<ReplayConfig> = {
   nccl: text('VERSION', 'NCCL version of the job', {
     defaultText: 'what the trace says, else that of the pinned PyTorch',
   }).optional(),
-  topology: text('NAME', 'topology preset or file (memtracker nccl estimate --help lists them)', {
+  topology: text('NAME', 'topology preset or file (memtracker nccl --help lists them)', {
     defaultText: 'the preset of the GPU',
   }).optional(),
   external: text('FILE', 'JSON list of components outside the allocator and NCCL').optional(),

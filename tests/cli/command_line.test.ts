@@ -1,10 +1,11 @@
-import { readFileSync } from 'node:fs';
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { execa } from 'execa';
 import { expect, test } from 'vitest';
 import { COMMANDS } from '../../src/cli/commands.ts';
 import { commandLineDocs } from '../../src/cli/docs.ts';
 import { loadAdapters } from '../../src/sidecar/adapter.ts';
+import { readTraceHeader } from '../../src/trace/reader.ts';
 import { REPOSITORY } from './built_program.ts';
 import { memtracker, startMemtracker, temporaryFolder } from './memtracker.ts';
 
@@ -110,4 +111,41 @@ test('a first Ctrl-C during a set-up ends it and leaves nothing that looks whole
   const doctor = await memtracker(['doctor'], { env });
   expect(doctor.exitCode).toBe(3);
   expect(doctor.stdout).toContain('run memtracker setup');
+});
+
+test('a place that cannot be written is named, whatever is written there', async () => {
+  const folder = temporaryFolder();
+  const trace = join(folder, 'trace.jsonl');
+  writeFileSync(trace, '{"capacity":1073741824}\n{"op":"alloc","id":1,"size":512}\n');
+  const place = join(folder, 'no', 'such', 'file');
+  const replayed = await memtracker(['allocator', 'replay', trace, '--out', place]);
+  expect(replayed.exitCode).toBe(3);
+  expect(replayed.stderr).toContain(`error: cannot write ${place}`);
+  expect(replayed.stderr.split('\n')).toHaveLength(1);
+});
+
+test('the declared versions of a job keep their last zero', async () => {
+  const cwd = temporaryFolder();
+  writeFileSync(join(cwd, 'train.py'), 'import torch\ntorch.empty(8, device="cuda")\n');
+  const words = ['trace', '-q', '--out', 'run.mtrace', '--target', 'nccl=2.30', '--', 'train.py'];
+  // 2: a script without an optimizer step is not covered.
+  expect((await memtracker(words, { cwd })).exitCode).toBe(2);
+  const { target } = await readTraceHeader(join(cwd, 'run.mtrace'));
+  expect(target).toMatchObject({ nccl: { value: '2.30', from: 'flag', evidence: 'declared' } });
+  const broken = await memtracker(['trace', '--target', 'nccl', '--', 'train.py'], { cwd });
+  expect(broken.stderr).toBe('error: --target must be written NAME=VALUE, got "nccl"');
+  expect(broken.exitCode).toBe(3);
+});
+
+test('the doctor installs nothing, whichever index is asked for', async () => {
+  const cache = temporaryFolder();
+  const env = {
+    XDG_CACHE_HOME: cache,
+    MEMTRACKER_PYTHON: undefined,
+    MEMTRACKER_TORCH_INDEX: 'default',
+  };
+  const { exitCode, stdout } = await memtracker(['doctor'], { env });
+  expect(exitCode).toBe(3);
+  expect(stdout).toContain('not made yet; run memtracker setup');
+  expect(readdirSync(cache)).toEqual([]);
 });

@@ -2,6 +2,7 @@ import { existsSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { reportDocumentSchema } from '../../src/report/document_schema.ts';
+import { alloc, close, cpu, cuda, writeBatches } from '../traces/event_list.ts';
 import { writeSyntheticTrace } from '../traces/synthetic.ts';
 import { memtracker, temporaryFolder } from './memtracker.ts';
 
@@ -92,4 +93,32 @@ test('export writes each format to a file or to stdout', async () => {
   const unknown = await memtracker(['export', main, '--format', 'csv', '--device', 'cuda:9']);
   expect(unknown.exitCode).toBe(3);
   expect(unknown.stderr).toContain('cuda:9 is not a device of the run; there are: cuda:0');
+});
+
+test('a run that made nothing on a GPU says so in every form', async () => {
+  const folder = temporaryFolder();
+  const runs = { nothing: [close(0)], host: [cpu(1), alloc(1, 2 ** 20), close(2)] };
+  for (const [name, events] of Object.entries(runs)) {
+    const path = join(folder, `${name}.mtrace`);
+    await writeBatches(path, [events]);
+    const text = await memtracker(['report', path]);
+    expect([text.exitCode, text.stderr], name).toEqual([0, '']);
+    expect(text.stdout).toContain('No tensor was ever made on a GPU.');
+    const json = await memtracker(['report', path, '--json']);
+    const { devices } = reportDocumentSchema.parse(JSON.parse(json.stdout));
+    expect(Object.keys(devices)).toEqual(name === 'host' ? ['cpu'] : []);
+    const csv = await memtracker(['export', path, '--format', 'memory_viz', '--device', 'cuda:0']);
+    expect(csv.exitCode).toBe(3);
+  }
+});
+
+test('an incomplete trace ends every form of its report with 2', async () => {
+  const folder = temporaryFolder();
+  const path = join(folder, 'gap.mtrace');
+  const batches = [[cuda()], [alloc(1, 2 ** 20)], [close(4)]];
+  await writeBatches(path, batches, [0, 2, 3]);
+  for (const form of [[], ['--json'], ['--markdown'], ['--html', join(folder, 'gap.html')]]) {
+    const { exitCode, stderr } = await memtracker(['report', path, ...form]);
+    expect([exitCode, stderr], form.join()).toEqual([2, '']);
+  }
 });

@@ -1,9 +1,7 @@
-import { createReadStream, createWriteStream } from 'node:fs';
-import { mkdir } from 'node:fs/promises';
+import { createReadStream } from 'node:fs';
+import { type FileHandle, mkdir, open } from 'node:fs/promises';
 import { basename, join, resolve } from 'node:path';
 import { createInterface } from 'node:readline';
-import type { Writable } from 'node:stream';
-import { finished } from 'node:stream/promises';
 import { allocatorConfKeys, explainAllocatorConf } from '../../allocator/config.ts';
 import { replayTrace } from '../../allocator/replay_trace.ts';
 import { UserError } from '../../base/errors.ts';
@@ -47,10 +45,15 @@ const replay = defineCommand<ReplayConfig>({
     if (traces.length > 1 && outDir === undefined) {
       throw new UserError('options', 'several traces need --out-dir');
     }
-    if (outDir !== undefined) await mkdir(resolve(cwd, outDir), { recursive: true });
+    if (outDir !== undefined) {
+      const folder = resolve(cwd, outDir);
+      await mkdir(folder, { recursive: true }).catch((error) => {
+        throw unwritable(error, folder);
+      });
+    }
     for (const trace of traces) {
       const to = outDir !== undefined ? join(outDir, basename(trace)) : out;
-      const file = to === undefined ? null : createWriteStream(resolve(cwd, to));
+      const file = to === undefined ? null : await create(resolve(cwd, to));
       const lines = createInterface({
         input: createReadStream(resolve(cwd, trace)),
         crlfDelay: Number.POSITIVE_INFINITY,
@@ -62,15 +65,12 @@ const replay = defineCommand<ReplayConfig>({
           }
           const line = JSON.stringify(row);
           if (file === null) output.product(line);
-          else await writeLine(file, line);
+          else await writeLine(file, line, to as string);
         }
       } catch (error) {
         throw unreadable(error, trace);
       } finally {
-        if (file !== null) {
-          file.end();
-          await finished(file);
-        }
+        await file?.close();
       }
     }
   },
@@ -106,8 +106,26 @@ const explain = defineCommand<ExplainConfig>({
 
 export const allocatorCommands: readonly Command[] = [replay, explain];
 
-async function writeLine(file: Writable, line: string): Promise<void> {
-  if (!file.write(`${line}\n`)) await new Promise((drained) => file.once('drain', drained));
+async function create(path: string): Promise<FileHandle> {
+  try {
+    return await open(path, 'w');
+  } catch (error) {
+    throw unwritable(error, path);
+  }
+}
+
+async function writeLine(file: FileHandle, line: string, path: string): Promise<void> {
+  try {
+    await file.appendFile(`${line}\n`);
+  } catch (error) {
+    throw unwritable(error, path);
+  }
+}
+
+function unwritable(error: unknown, path: string): UserError {
+  return new UserError('write-product', `cannot write ${path}: ${(error as Error).message}`, {
+    cause: error,
+  });
 }
 
 function unreadable(error: unknown, trace: string): unknown {

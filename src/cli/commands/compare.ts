@@ -1,6 +1,6 @@
 import { resolve } from 'node:path';
 import { z } from 'zod';
-import { ExitStatus } from '../../base/errors.ts';
+import { ExitStatus, UserError } from '../../base/errors.ts';
 import { compareRuns } from '../../compare/comparison.ts';
 import { compareWithMeasurement } from '../../compare/gap.ts';
 import { parseThreshold, type Threshold } from '../../compare/threshold.ts';
@@ -72,6 +72,13 @@ export const compare = defineCommand<CompareConfig>({
     const b = await analyzeFile(resolve(cwd, config.b), options);
     const style = { width: output.width, bold: output.colors.bold, warn: output.colors.yellow };
     if ((a.measured === undefined) !== (b.measured === undefined)) {
+      const unused = config.failAbove !== undefined ? '--fail-above' : config.junit && '--junit';
+      if (unused) {
+        throw new UserError(
+          'options',
+          `${unused} is about growth from one run to the next of a kind; an estimate beside a measurement is a gap: leave it out`,
+        );
+      }
       const gaps = compareWithMeasurement(a, b);
       const sections = gapSections(gaps);
       if (config.json) output.json(gapDocument(gaps));

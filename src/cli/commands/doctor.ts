@@ -5,6 +5,7 @@ import {
   checkFrameworkPackages,
   ensureEnvironment,
   environmentState,
+  isMade,
   managedFolder,
   type PythonEnvironment,
 } from '../../sidecar/environment.ts';
@@ -121,11 +122,12 @@ async function existingEnvironment(env: CommandContext['env']): Promise<PythonEn
         `the set-up of ${state.folder} was interrupted; run memtracker setup, which makes it again`,
       );
     }
-    if (state.stamp === undefined) {
+    if (!isMade(state.folder)) {
       throw new UserError('ENVIRONMENT', `not made yet; run memtracker setup (${state.folder})`);
     }
   }
-  return ensureEnvironment({ env });
+  // Whichever index torch came from: asking for another would install it.
+  return ensureEnvironment({ env, torchIndex: 'auto' });
 }
 
 async function streamWorks(): Promise<string> {

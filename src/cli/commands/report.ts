@@ -90,7 +90,7 @@ export const report = defineCommand<ReportConfig>({
       const path = resolve(cwd, config.html);
       await writeProduct(path, await htmlReport(analysis, beside));
       output.product(path);
-      return ExitStatus.done;
+      return status;
     }
     if (config.json) {
       output.json(reportDocument(analysis, { at: config.at, top: Math.max(100, config.top) }));

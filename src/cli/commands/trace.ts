@@ -1,6 +1,6 @@
 import { relative, resolve } from 'node:path';
 import { formatBytes } from '../../base/bytes.ts';
-import { ExitStatus } from '../../base/errors.ts';
+import { ExitStatus, UserError } from '../../base/errors.ts';
 import { findGpu } from '../../device/gpus.ts';
 import { ensureEnvironment } from '../../sidecar/environment.ts';
 import {
@@ -12,7 +12,7 @@ import {
 } from '../../sidecar/run_identity.ts';
 import { checkJob, type TraceJob, type TraceOutcome, traceRun } from '../../sidecar/trace_run.ts';
 import { type CommandContext, defineCommand } from '../command.ts';
-import { flag, integer, keyValues, passthrough, text } from '../option.ts';
+import { flag, integer, keyValues, list, passthrough, text } from '../option.ts';
 import type { Output } from '../output.ts';
 import { programVersion } from '../version.ts';
 
@@ -26,7 +26,7 @@ interface TraceConfig {
   readonly steps: number;
   readonly stackDepth: number;
   readonly option: Readonly<Record<string, string | number | boolean>>;
-  readonly target: Readonly<Record<string, string | number | boolean>>;
+  readonly target: readonly string[];
   readonly targetFile: string | undefined;
   readonly targetProfile: string | undefined;
   readonly out: string | undefined;
@@ -57,7 +57,8 @@ export const trace = defineCommand<TraceConfig>({
     }).default(2),
     stackDepth: integer('N', 'Python frames kept for each allocation, 0 for none').default(24),
     option: keyValues('an option of the framework adapter'),
-    target: keyValues(
+    target: list(
+      'NAME=VALUE',
       'what the real job will run on: training_code, torchao, pytorch, cuda, nccl or container; NAME=null: nothing stands for it',
     ),
     targetFile: text('FILE', 'the same as JSON; --target wins over it').optional(),
@@ -127,8 +128,16 @@ async function targetIdentity(
   { target, targetFile, targetProfile }: TraceConfig,
   { cwd, env }: CommandContext,
 ): Promise<RunIdentity> {
+  // Kept as text: the version 2.30 is not the number 2.3.
   const flags = Object.fromEntries(
-    Object.entries(target).map(([name, value]) => [name, value === 'null' ? null : String(value)]),
+    target.map((pair) => {
+      const at = pair.indexOf('=');
+      if (at <= 0) {
+        throw new UserError('usage', `--target must be written NAME=VALUE, got "${pair}"`);
+      }
+      const value = pair.slice(at + 1);
+      return [pair.slice(0, at), value === 'null' ? null : value];
+    }),
   );
   return resolveIdentity({
     flags: parseIdentity(flags, '--target'),
