@@ -245,7 +245,11 @@ class StorageRecorder(TorchDispatchMode):
         return known
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is _DEVICE_OF and type(args[0]) is FakeTensor and args[0].fake_mode is self.fake_mode:
+        if (
+            func is _DEVICE_OF
+            and type(args[0]) is FakeTensor
+            and args[0].fake_mode is self.fake_mode
+        ):
             # `tensor.device` of a fake tensor comes as an operator, two of three that arrive here. It makes nothing, and
             # FakeTensorMode would answer the same, at the price of a real operator.
             self.kept_until_next = None
