@@ -30,7 +30,7 @@ function steadyStep(lines: readonly string[]): number {
 
 export const benchmark: Benchmark = {
   name: 'recorder',
-  summary: 'a training step with the recorder against the same step without',
+  summary: 'processor time of a training step with the recorder against the same step without',
   async run() {
     const environment = await ensureEnvironment({ env: process.env });
     const folder = await mkdtemp(join(tmpdir(), 'memtracker-bench-'));
