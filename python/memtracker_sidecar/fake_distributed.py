@@ -21,8 +21,8 @@ from torch.distributed import distributed_c10d as c10d
 from memtracker_sidecar import protocol
 from memtracker_sidecar.collectives import Collectives, PendingWork
 from memtracker_sidecar.emitter import EventSink
-from memtracker_sidecar.rank_layout import RankLayout
 from memtracker_sidecar.fake_cuda.device_guard import MAX_DEVICES
+from memtracker_sidecar.rank_layout import RankLayout
 from memtracker_sidecar.recorder import StorageRecorder
 from memtracker_sidecar.replacements import Replacements
 from memtracker_sidecar.tables import Tables
