@@ -3,7 +3,7 @@
 
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
@@ -22,6 +22,16 @@ if (!installed) {
   // `prepare` builds.
   execFileSync('npm', ['ci', '--no-audit', '--no-fund'], { cwd: root, stdio: ['ignore', 2, 2] });
   writeFileSync(stamp, lock);
-} else if (!existsSync(join(root, 'dist', 'cli', 'main.js'))) {
+} else if (!isBuilt()) {
   execFileSync('npm', ['run', 'build'], { cwd: root, stdio: ['ignore', 2, 2] });
+}
+
+/** dist/ is there and no file of src/ is newer. */
+function isBuilt() {
+  const built = statSync(join(root, 'dist', 'cli', 'main.js'), { throwIfNoEntry: false });
+  if (built === undefined) return false;
+  return readdirSync(join(root, 'src'), { recursive: true, withFileTypes: true }).every(
+    (entry) =>
+      !entry.isFile() || statSync(join(entry.parentPath, entry.name)).mtimeMs <= built.mtimeMs,
+  );
 }

@@ -117,7 +117,7 @@ class BridgeSession:
         import torch.distributed as dist
         import torch.distributed._functional_collectives as functional
 
-        group = dist.group.WORLD
+        group = dist.distributed_c10d._get_default_group()
         match kind:
             case "all_gather":
                 return functional.all_gather_single(tensor, 0, group)

@@ -2,9 +2,9 @@
 // The `memtracker` program: runs one command line and exits with its status.
 
 import { ExitStatus } from '../base/errors.ts';
+import { programVersion } from '../sidecar/program_version.ts';
 import { runCommandLine } from './command_line.ts';
 import { COMMANDS } from './commands.ts';
-import { programVersion } from './version.ts';
 
 // A reader that goes away (`memtracker report … | head`) is no failure of ours.
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {

@@ -14,6 +14,7 @@ import { type EventTuple, eventCode, type Scalar } from '../protocol/events.ts';
 import { workerSpecSchema } from '../protocol/worker_spec.ts';
 import { ensureEnvironment } from '../sidecar/environment.ts';
 import { packageFolder } from '../sidecar/package_folder.ts';
+import { programVersion } from '../sidecar/program_version.ts';
 import { BridgeClosedError, Interpreter, type PyObject } from '../sidecar/pythonia.ts';
 import { recordedEnvironment } from '../sidecar/source_identity.ts';
 import { EventStream, type StreamSummary } from '../sidecar/stream.ts';
@@ -104,7 +105,7 @@ export async function openBridge(options: BridgeOptions = {}): Promise<Bridge> {
     const torch = await interpreter.import('torch');
     const header: TraceHeader = {
       created: new Date().toISOString(),
-      memtracker: '',
+      memtracker: programVersion(),
       run: stream.run,
       framework: 'scenario',
       checkout: null,

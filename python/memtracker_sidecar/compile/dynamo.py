@@ -23,7 +23,8 @@ def install(replacements: Replacements) -> None:
     def get_torch_obj_rule_map() -> dict[Any, Any]:
         rules: dict[Any, Any] = {}
         folder = trace_rules._module_dir(torch) or ""
-        for table in trace_rules.torch_name_rule_map:
+        tables: Any = trace_rules.torch_name_rule_map
+        for table in tables:
             for name, rule in table.items():
                 found = (
                     folder + name[len("torch/") :]

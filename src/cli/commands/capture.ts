@@ -1,9 +1,9 @@
 import { relative, resolve } from 'node:path';
 import { ExitStatus } from '../../base/errors.ts';
 import { captureRun } from '../../measured/capture/launch.ts';
+import { programVersion } from '../../sidecar/program_version.ts';
 import { defineCommand } from '../command.ts';
 import { choice, flag, integer, passthrough, text } from '../option.ts';
-import { programVersion } from '../version.ts';
 
 interface CaptureConfig {
   readonly framework: string;

@@ -26,12 +26,12 @@ import { fitText } from '../../report/fit/text.ts';
 import { findAdapter } from '../../sidecar/adapter.ts';
 import { ensureEnvironment } from '../../sidecar/environment.ts';
 import { packageFolder } from '../../sidecar/package_folder.ts';
+import { programVersion } from '../../sidecar/program_version.ts';
 import { readTrace } from '../../trace/reader.ts';
 import { type CommandContext, defineCommand } from '../command.ts';
 import { FitProgress } from '../fit_progress.ts';
 import { choice, flag, integer, list, passthrough, positional, text } from '../option.ts';
 import { writeProduct } from '../product_file.ts';
-import { programVersion } from '../version.ts';
 
 interface FitConfig {
   readonly spec: string | undefined;

@@ -4,9 +4,9 @@ import { TraceCache, traceCacheFolder } from '../../fit/trace_cache.ts';
 import { traceUnit } from '../../fit/trace_unit.ts';
 import { readUnit, unitFile, unitResultFile, writeUnitResult } from '../../fit/unit_folder.ts';
 import { ensureEnvironment } from '../../sidecar/environment.ts';
+import { programVersion } from '../../sidecar/program_version.ts';
 import { defineCommand } from '../command.ts';
 import { positional } from '../option.ts';
-import { programVersion } from '../version.ts';
 
 interface FitUnitConfig {
   readonly folder: string;

@@ -3,6 +3,7 @@ import { formatBytes } from '../../base/bytes.ts';
 import { ExitStatus, UserError } from '../../base/errors.ts';
 import { findGpu } from '../../device/gpus.ts';
 import { ensureEnvironment } from '../../sidecar/environment.ts';
+import { programVersion } from '../../sidecar/program_version.ts';
 import {
   identityProfilePath,
   parseIdentity,
@@ -14,7 +15,6 @@ import { checkJob, type TraceJob, type TraceOutcome, traceRun } from '../../side
 import { type CommandContext, defineCommand } from '../command.ts';
 import { flag, integer, keyValues, list, passthrough, text } from '../option.ts';
 import type { Output } from '../output.ts';
-import { programVersion } from '../version.ts';
 
 interface TraceConfig {
   readonly framework: string;
