@@ -217,3 +217,13 @@ def _real_meshes(context: AdapterContext) -> None:
             context.log(
                 f"{module} has no {name}; Megatron-FSDP of this release makes its meshes elsewhere"
             )
+    buffers = "megatron.core.distributed.fsdp.src.megatron_fsdp.param_and_grad_buffer"
+    try:
+        context.replace(
+            buffers,
+            "validate_uneven_dtensor",
+            lambda _original: lambda _dtensor: None,
+            "asks the other ranks whether their chunks reach the ends; Megatron skips it for fake process groups too",
+        )
+    except (InterfaceChanged, AdapterProblem):
+        context.log(f"{buffers} has no validate_uneven_dtensor")
