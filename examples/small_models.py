@@ -30,10 +30,15 @@ def build(model: str, recompute: bool, device: str) -> tuple[nn.Module, torch.Te
     """The model and one batch of inputs."""
     blocks: list[nn.Module]
     if model == "mlp":
-        blocks = [nn.Sequential(nn.Linear(2048, 8192), nn.GELU(), nn.Linear(8192, 2048)) for _ in range(4)]
+        blocks = [
+            nn.Sequential(nn.Linear(2048, 8192), nn.GELU(), nn.Linear(8192, 2048)) for _ in range(4)
+        ]
         shape = (4096, 2048)
     elif model == "conv":
-        blocks = [nn.Sequential(nn.Conv2d(64, 256, 3, padding=1), nn.ReLU(), nn.Conv2d(256, 64, 1)) for _ in range(4)]
+        blocks = [
+            nn.Sequential(nn.Conv2d(64, 256, 3, padding=1), nn.ReLU(), nn.Conv2d(256, 64, 1))
+            for _ in range(4)
+        ]
         shape = (16, 64, 64, 64)
     else:
         raise ValueError(f"unknown model {model!r}; there are mlp and conv")

@@ -9,7 +9,9 @@ import torch
 parser = argparse.ArgumentParser()
 parser.add_argument("--gib", type=int, default=1)
 parser.add_argument("--fail", action="store_true", help="raise an exception in the second step")
-parser.add_argument("--die", action="store_true", help="the process kills itself in the second step")
+parser.add_argument(
+    "--die", action="store_true", help="the process kills itself in the second step"
+)
 arguments = parser.parse_args()
 
 model = torch.nn.Linear(1024, 1024, bias=False, device="cuda")
