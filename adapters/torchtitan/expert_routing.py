@@ -9,6 +9,7 @@ routing; 1.25 a rank whose experts are asked for a quarter more than their share
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -113,6 +114,7 @@ def install(replacements: Replacements, routing: ExpertRouting) -> None:
         holder, name = found
         function = getattr(holder, name)
 
+        @functools.wraps(function)  # distribute_module counts the parameters of its hooks
         def with_routing(*arguments: Any, **keywords: Any) -> Any:
             with routing.dispatch(rows(arguments)):
                 return function(*arguments, **keywords)

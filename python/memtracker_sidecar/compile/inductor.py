@@ -10,7 +10,6 @@ Not modelled: benchmarking (autotuning allocates inputs of candidates), and scra
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -208,23 +207,6 @@ def _replace_triton_questions(replacements: Replacements) -> None:
         {name: lambda *_: False for name in absent},
         "descriptors are made by the driver; kernels do not run",
     )
-    try:
-        import triton.runtime.driver as triton_driver
-    except ImportError:
-        return
-    major, minor = torch.cuda.get_device_capability()
-    target = types.SimpleNamespace(backend="cuda", arch=major * 10 + minor, warp_size=32)
-    stand_in = types.SimpleNamespace(
-        get_current_target=lambda: target,
-        get_current_device=lambda: torch.cuda.current_device(),
-        get_current_stream=lambda _device=0: torch.cuda.current_stream().cuda_stream,
-        get_active_torch_device=lambda: torch.device("cuda"),
-        get_device_interface=lambda: torch.cuda,
-        get_benchmarker=lambda: None,
-    )
-    holder = getattr(triton_driver, "driver", triton_driver)
-    replacements.set(holder, "_active", stand_in, "Triton's driver needs a GPU")
-    replacements.set(holder, "_default", stand_in, "Triton's driver needs a GPU")
 
 
 def _set_options(replacements: Replacements) -> None:
