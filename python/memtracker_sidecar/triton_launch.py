@@ -72,6 +72,10 @@ def install(
                 "multiprocessor_count": torch_cuda.get_device_properties().multi_processor_count,
                 "max_num_regs": 65536,
                 "warpSize": 32,
+                # Clocks (kHz) and bus (bits) of an H100 SXM, for run time estimates only: 2 x 2.619 GHz x 5120 bit = 3.35 TB/s.
+                "sm_clock_rate": 1_980_000,
+                "mem_clock_rate": 2_619_000,
+                "mem_bus_width": 5120,
             }
         ),
     )
