@@ -35,6 +35,7 @@ from . import (
     config_registry,
     documents,
     expert_routing,
+    graph_trainer,
     interface,
     phases,
     rank_agreement,
@@ -177,6 +178,8 @@ class Adapter(AdapterInterface):
         torch_versions.restore(context, str(context.spec.options.get("torch", "")))
         rank_layout.install(context)
         rank_agreement.install(context.replacements)
+        if any("graph_trainer" in argument for argument in context.plan.argv):
+            graph_trainer.install(context.replacements)
         stage_boundary.install(context.replacements, self._job.boundary)
         routing = expert_routing.ExpertRouting(
             context.option("routing", 1.0),
