@@ -71,7 +71,7 @@ def _stand_in_class(name: str) -> type:
 
 
 class StandInModule(types.ModuleType):
-    __path__: ClassVar[list[str]] = []
+    __path__: ClassVar[list[str]] = []  # type: ignore[misc]  # marks a package
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -181,7 +181,7 @@ def edit(
         config.debug.enable_structured_logging = False
         logger = importlib.import_module("torchtitan.observability.structured_logger")
         logger.init_structured_logger(source="training", output_dir=folder, enable=False)
-    encoder = getattr(config, "encoder", None)
+    encoder: Any = getattr(config, "encoder", None)
     if hasattr(encoder, "random_init"):  # flux: pretrained encoders of the same sizes need no files
         encoder.random_init = True
     if synthetic:

@@ -139,7 +139,7 @@ def edit(
     config.profiling.enable_memory_snapshot = False
     config.checkpoint.enable_checkpoint = False
     config.comm.trace_buf_size = 0
-    script = importlib.import_module("train")
+    script: Any = importlib.import_module("train")
     if not tokenizer_files:
         script.build_tokenizer = lambda *_, **__: SyntheticTokenizer(LLAMA3_VOCABULARY)
     if synthetic:

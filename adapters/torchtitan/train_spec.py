@@ -178,7 +178,7 @@ def _replace_builders(
     config: Any, synthetic: bool, document_length: int | None, tokenizer_files: bool
 ) -> None:
     specs = importlib.import_module("torchtitan.protocols.train_spec")
-    original = specs.get_train_spec
+    original: Any = getattr(specs, "get_train_spec")  # noqa: B009 - the module is only known at run time
 
     def tokenizer(*_: Any, **__: Any) -> SyntheticTokenizer:
         return SyntheticTokenizer(_vocabulary(original, config))
@@ -198,7 +198,8 @@ def _replace_builders(
             changes["build_dataloader_fn"] = loader
         return dataclasses.replace(original(name), **changes)
 
-    for module in (specs, importlib.import_module("torchtitan.train")):
+    modules: tuple[Any, ...] = (specs, importlib.import_module("torchtitan.train"))
+    for module in modules:
         if getattr(module, "get_train_spec", None) is original:
             module.get_train_spec = get_train_spec
 
@@ -219,12 +220,9 @@ def _vocabulary(get_train_spec: Any, config: Any) -> int:
 def facts(job: Job) -> dict[str, str | int | float | bool | None]:
     flat: dict[str, str | int | float | bool | None] = {}
     for section in dataclasses.fields(job.config):
-        values = getattr(job.config, section.name)
-        for name, value in (
-            vars(values).items()
-            if not dataclasses.is_dataclass(values)
-            else dataclasses.asdict(values).items()
-        ):
+        values: Any = getattr(job.config, section.name)
+        described = dataclasses.asdict(values) if dataclasses.is_dataclass(values) else vars(values)
+        for name, value in described.items():
             if value is None or isinstance(value, (str, int, float, bool)):
                 flat[f"{section.name}.{name}"] = value
     return flat
