@@ -91,8 +91,8 @@ def _change(parsed: Namespace, name: str, value: Any, changed: dict[str, str], r
 
 def _switch_off(parsed: Namespace) -> dict[str, str]:
     changed: dict[str, str] = {}
-    for name, (value, reason) in OFF.items():
-        _change(parsed, name, value, changed, reason)
+    for name, (value, off) in OFF.items():
+        _change(parsed, name, value, changed, off)
     if getattr(parsed, "use_megatron_fsdp", False):
         _change(
             parsed,
@@ -102,13 +102,9 @@ def _switch_off(parsed: Namespace) -> dict[str, str]:
             "the only format that Megatron-FSDP accepts",
         )
     elif getattr(parsed, "overlap_param_gather_with_optimizer_step", False):
-        _change(
-            parsed,
-            "ckpt_format",
-            "torch",
-            changed,
-            "this overlap is refused with the distributed formats",
-        )
+        reason = "this overlap is refused with the distributed formats"
+        _change(parsed, "ckpt_format", "torch", changed, reason)
+        _change(parsed, "use_gloo_process_groups", True, changed, "the torch format wants them")
     elif not getattr(parsed, "use_torch_fsdp2", False):
         # Torch's legacy format refuses nothing that the distributed one accepts, but some options need the latter.
         _change(
