@@ -221,7 +221,7 @@ def facts(job: Job) -> dict[str, str | int | float | bool | None]:
     flat: dict[str, str | int | float | bool | None] = {}
     for section in dataclasses.fields(job.config):
         values: Any = getattr(job.config, section.name)
-        described = dataclasses.asdict(values) if dataclasses.is_dataclass(values) else vars(values)
+        described = vars(values)
         for name, value in described.items():
             if value is None or isinstance(value, (str, int, float, bool)):
                 flat[f"{section.name}.{name}"] = value
