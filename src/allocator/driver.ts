@@ -63,35 +63,46 @@ export function freeMemory(driver: DriverMemory): number {
   return Math.max(0, driver.total - driver.used());
 }
 
+/** Addresses up to here are exact in a double. */
+const PiB = 1024 * TiB;
+
 /**
  * Hands out device addresses: upward, in steps of the driver page, never twice. Decisions of the allocator depend on
  * addresses in one place only, the order of several expandable segments of one pool and stream, where "upward" means
- * "oldest first".
+ * "oldest first". A long replay can use up a range that a real driver would use again; it goes on in `overflow`, which lies
+ * above everything.
  */
 export class AddressRange {
   #next: number;
-  readonly end: number;
+  #end: number;
+  readonly #overflow: number;
 
-  constructor(start: number, size: number) {
+  constructor(start: number, size: number, overflow: number) {
     this.#next = start;
-    this.end = start + size;
+    this.#end = start + size;
+    this.#overflow = overflow;
   }
 
-  /** @throws RangeError when the range is used up. */
+  /** @throws RangeError when the overflow of 2 PiB is used up too. */
   take(size: number): number {
+    const bytes = roundUp(size, DRIVER_PAGE);
+    if (this.#next + bytes > this.#end && this.#end < this.#overflow) {
+      this.#next = this.#overflow;
+      this.#end = this.#overflow + 2 * PiB;
+    }
     const address = this.#next;
-    this.#next += roundUp(size, DRIVER_PAGE);
-    if (this.#next > this.end) throw new RangeError('the device address range is used up');
+    this.#next += bytes;
+    if (this.#next > this.#end) throw new RangeError('the device address range is used up');
     return address;
   }
 }
 
 /** Where cudaMalloc of device `device` starts: 16 TiB, and 4 TiB for each device. */
 export function deviceAddresses(device: number): AddressRange {
-  return new AddressRange(16 * TiB + device * 4 * TiB, 4 * TiB);
+  return new AddressRange(16 * TiB + device * 4 * TiB, 4 * TiB, 2 * PiB);
 }
 
 /** Where cuMemAddressReserve takes from: one range for all devices of a process. */
 export function virtualAddresses(): AddressRange {
-  return new AddressRange(48 * TiB, 79 * TiB);
+  return new AddressRange(48 * TiB, 79 * TiB, 4 * PiB);
 }

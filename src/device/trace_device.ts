@@ -15,7 +15,7 @@ import { capacityOf, type DeviceCapacity, type GpuModel, parseCapacity } from '.
  * Capacity of a device that is never full, for `ReplayTarget.usableBytes`. Finite, because the address range of an expandable
  * segment is a multiple of it.
  */
-export const NEVER_FULL = 16 * TiB;
+export const NEVER_FULL = 4 * TiB;
 
 export interface ReplayTarget {
   /** A GPU's name or a size. Absent: the GPU that the trace was made for. */
