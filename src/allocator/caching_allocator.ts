@@ -36,6 +36,9 @@ import { StreamClock } from './stream_clock.ts';
 import { StreamEventQueues } from './stream_events.ts';
 import type { AllocatorListener } from './trace_entry.ts';
 
+/** What this allocator is a model of, for reports. */
+export const MODELLED_ALLOCATOR = 'CUDACachingAllocator of PyTorch 2.14.1';
+
 export interface CachingAllocatorOptions {
   /** The device's memory, shared with everything else on the device. */
   readonly driver: DriverMemory;

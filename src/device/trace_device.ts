@@ -116,7 +116,7 @@ function ncclFor(
 }
 
 /** The NCCL version of the declared run identity, if there is one. */
-function declaredNccl(header: TraceHeader): string | undefined {
+export function declaredNccl(header: TraceHeader): string | undefined {
   const stated = header.target?.nccl;
   const value =
     typeof stated === 'object' && stated !== null && 'value' in stated ? stated.value : stated;

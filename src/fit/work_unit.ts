@@ -2,11 +2,10 @@
 // (capacity, allocator settings, NCCL, other memory, margin) is a replay of the same trace and does not appear here.
 
 import { createHash } from 'node:crypto';
-import { readdir, readFile } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
 import { z } from 'zod';
 import { findGpu, GPU_MODELS, type GpuModel, parseCapacity } from '../device/gpus.ts';
-import { recordedEnvironment, sourceIdentity } from '../sidecar/source_identity.ts';
+import { folderSha256, recordedEnvironment, sourceIdentity } from '../sidecar/source_identity.ts';
 import type { Variation } from './variation.ts';
 
 export const workUnitSchema = z.strictObject({
@@ -114,34 +113,11 @@ export class UnitKeys {
   #contents(folder: string): Promise<string> {
     let hash = this.#folders.get(folder);
     if (hash === undefined) {
-      hash = hashFolder(folder);
+      hash = folderSha256(folder);
       this.#folders.set(folder, hash);
     }
     return hash;
   }
-}
-
-const SOURCE = /\.(py|toml|ya?ml|json|sh)$/;
-const SKIPPED = /^(\..*|__pycache__|node_modules|build|dist)$/;
-
-async function hashFolder(folder: string): Promise<string> {
-  const hash = createHash('sha256');
-  const visit = async (path: string): Promise<void> => {
-    const entries = await readdir(path, { withFileTypes: true }).catch(() => []);
-    entries.sort((a, b) => (a.name < b.name ? -1 : 1));
-    for (const entry of entries) {
-      if (SKIPPED.test(entry.name)) continue;
-      const child = join(path, entry.name);
-      if (entry.isDirectory()) {
-        await visit(child);
-      } else if (entry.isFile() && SOURCE.test(entry.name)) {
-        hash.update(`\0${child.slice(folder.length)}\0`);
-        hash.update(await readFile(child));
-      }
-    }
-  };
-  await visit(folder);
-  return hash.digest('hex');
 }
 
 function sorted<T>(record: Readonly<Record<string, T>>): Record<string, T> {

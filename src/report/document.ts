@@ -25,6 +25,7 @@ import {
   REPORT_SCHEMA,
   type ReportDocument,
 } from './document_schema.ts';
+import { identityOf } from './identity.ts';
 import { runMetrics } from './metrics.ts';
 import { ownerTitle } from './words.ts';
 
@@ -63,7 +64,7 @@ export function reportDocument(
       options: header.options,
       source: header.source,
       environment: header.environment,
-      target: header.target ?? null,
+      identity: identityOf(analysis),
       facts: Object.fromEntries(trace.run),
     },
     integrity: {

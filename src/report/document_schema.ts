@@ -236,7 +236,22 @@ export const reportDocumentSchema = z.strictObject({
     options: fields,
     source: fields,
     environment: z.record(z.string(), z.string()),
-    target: fields.nullable(),
+    identity: z.strictObject({
+      /** What the real job will run on, as declared: one value a component. */
+      target: fields.nullable(),
+      /** What ran here. */
+      simulator: z.strictObject({
+        memtracker: z.string(),
+        pytorch: z.string().nullable(),
+        python: z.string().nullable(),
+        adapter_sha256: z.string().nullable(),
+        sidecar_sha256: z.string().nullable(),
+        /** Of the framework's effective configuration. */
+        config_sha256: z.string().nullable(),
+      }),
+      /** What the replay models. */
+      modelled: z.strictObject({ allocator: z.string(), nccl: z.string(), gpu: z.string() }),
+    }),
     facts: z.record(z.string(), fields),
   }),
   integrity: z.strictObject({

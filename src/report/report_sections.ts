@@ -14,6 +14,7 @@ import type { ExternalPart } from '../device/gpu_device.ts';
 import { MEMORY_KINDS, type MemoryKind } from '../timeline/timeline.ts';
 import type { Trace } from '../trace/trace.ts';
 import { externalAtPeak } from './document.ts';
+import { identityLines } from './identity.ts';
 import {
   plain,
   type ReportTable,
@@ -100,6 +101,7 @@ function answer(analysis: Analysis, device: DeviceAnalysis): Section {
       `Evidence: allocator ${evidence.allocator}, memory outside it ${evidence.external === 'unknown' ? 'unknown and not counted' : evidence.external}`,
     ),
   );
+  if (analysis.measured === undefined) sentences.push(...identityLines(analysis).map(plain));
   if (outOfMemory !== null) sentences.push(...fullSentences(device));
   return { sentences, tables: [peaks(device)] };
 }

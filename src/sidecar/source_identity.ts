@@ -2,7 +2,7 @@
 // that change memory. Nothing else of the environment is recorded: no paths, no secrets.
 
 import { createHash } from 'node:crypto';
-import { readFile, stat } from 'node:fs/promises';
+import { readdir, readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { execa } from 'execa';
 import { MiB } from '../base/bytes.ts';
@@ -47,6 +47,31 @@ export async function sourceIdentity(folder: string): Promise<SourceIdentity> {
   const hash = createHash('sha256').update(changed);
   await hashUntracked(hash, folder, untracked.sort());
   return { commit, describe, dirty, diff_sha256: hash.digest('hex') };
+}
+
+/** Files that decide what a program does; generated and hidden folders are left out. */
+const SOURCE = /\.(py|toml|ya?ml|json|sh)$/;
+const SKIPPED = /^(\..*|__pycache__|node_modules|build|dist)$/;
+
+/** SHA-256 over the Python, TOML, YAML, JSON and shell files of a folder, names and contents. */
+export async function folderSha256(folder: string): Promise<string> {
+  const hash = createHash('sha256');
+  const visit = async (path: string): Promise<void> => {
+    const entries = await readdir(path, { withFileTypes: true }).catch(() => []);
+    entries.sort((a, b) => (a.name < b.name ? -1 : 1));
+    for (const entry of entries) {
+      if (SKIPPED.test(entry.name)) continue;
+      const child = join(path, entry.name);
+      if (entry.isDirectory()) {
+        await visit(child);
+      } else if (entry.isFile() && SOURCE.test(entry.name)) {
+        hash.update(`\0${child.slice(folder.length)}\0`);
+        hash.update(await readFile(child));
+      }
+    }
+  };
+  await visit(folder);
+  return hash.digest('hex');
 }
 
 async function hashUntracked(

@@ -15,7 +15,7 @@ import { type Adapter, checkAdapterOptions, checkCheckout, findAdapter } from '.
 import { checkFrameworkPackages, installCommand, type PythonEnvironment } from './environment.ts';
 import { LiveProgress } from './live_progress.ts';
 import { packageFolder } from './package_folder.ts';
-import { recordedEnvironment, sourceIdentity } from './source_identity.ts';
+import { folderSha256, recordedEnvironment, sourceIdentity } from './source_identity.ts';
 import { EventStream, type StreamSummary } from './stream.ts';
 import { Worker, type WorkerExit, type WorkerTimeouts } from './worker.ts';
 
@@ -96,7 +96,11 @@ export async function traceRun(job: TraceJob, context: TraceContext): Promise<Tr
   const { adapter, checkout } = checkJob(job);
   await checkFrameworkPackages(context.environment, adapter);
   const out = resolve(job.cwd, job.out);
-  const source = checkout === null ? {} : { checkout: await sourceIdentity(checkout) };
+  const source = {
+    ...(checkout !== null && { checkout: await sourceIdentity(checkout) }),
+    adapter_sha256: await folderSha256(resolve(adapter.folder)),
+    sidecar_sha256: await folderSha256(packageFolder(join('python', 'memtracker_sidecar'))),
+  };
 
   const stream = await EventStream.open({ env: context.env });
   const started = Date.now();
