@@ -40,15 +40,23 @@ class PeerMemory:
         self.buffer_size = size
         self.multicast_ptr = 0
 
-    def get_buffer(self, rank: int, sizes: Sequence[int], dtype: torch.dtype, storage_offset: int = 0) -> torch.Tensor:
+    def get_buffer(
+        self, rank: int, sizes: Sequence[int], dtype: torch.dtype, storage_offset: int = 0
+    ) -> torch.Tensor:
         del rank, storage_offset
         return self._space.view(tuple(sizes), dtype)
 
-    def get_remote_tensor(self, peer: int, sizes: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    def get_remote_tensor(
+        self, peer: int, sizes: Sequence[int], dtype: torch.dtype
+    ) -> torch.Tensor:
         return self.get_buffer(peer, sizes, dtype)
 
     def get_signal_pad(
-        self, rank: int, sizes: Sequence[int] = (), dtype: torch.dtype | None = None, storage_offset: int = 0
+        self,
+        rank: int,
+        sizes: Sequence[int] = (),
+        dtype: torch.dtype | None = None,
+        storage_offset: int = 0,
     ) -> torch.Tensor:
         del rank, storage_offset
         return self._space.view(tuple(sizes) or (1,), dtype or torch.uint32)
@@ -92,10 +100,14 @@ class SymmetricMemory:
         self._count += 1
         name = f"symmetric memory {self._count} of group {group_name}"
         size = -(-min_size // _MAPPING_GRANULE) * _MAPPING_GRANULE
-        source = "torch 2.14.1, torch/distributed/_symmetric_memory/__init__.py, get_symm_mem_workspace"
+        source = (
+            "torch 2.14.1, torch/distributed/_symmetric_memory/__init__.py, get_symm_mem_workspace"
+        )
         device = torch.cuda.current_device() + 1
         self._sink.emit(
-            protocol.external_alloc(name, device, "library", size, {"evidence": "source", "provenance": source})
+            protocol.external_alloc(
+                name, device, "library", size, {"evidence": "source", "provenance": source}
+            )
         )
         made = PeerMemory(self, group.rank(), group.size(), min_size)
         self._workspaces[group_name] = (name, made)
@@ -108,15 +120,21 @@ class SymmetricMemory:
         reason = "there are no peers to map memory of"
         replacements.set(symmetric, "get_symm_mem_workspace", self.workspace, reason)
         replacements.set(symmetric, "enable_symm_mem_for_group", lambda _group_name: None, reason)
-        replacements.set(symmetric, "is_symm_mem_enabled_for_group", lambda _group_name: True, reason)
+        replacements.set(
+            symmetric, "is_symm_mem_enabled_for_group", lambda _group_name: True, reason
+        )
         replacements.set(symmetric, "rendezvous", lambda _tensor, _group=None: None, reason)
-        replacements.set(symmetric, "_should_use_multimem_all_gather_matmul", lambda *_: False, reason)
+        replacements.set(
+            symmetric, "_should_use_multimem_all_gather_matmul", lambda *_: False, reason
+        )
         streams: dict[int, Any] = {}
 
         def backend_stream(priority: int = 0) -> Any:
             return streams.setdefault(priority, torch.cuda.Stream(priority=priority))
 
-        replacements.set(symmetric, "_get_backend_stream", backend_stream, "is a stream of the pretended GPU")
+        replacements.set(
+            symmetric, "_get_backend_stream", backend_stream, "is a stream of the pretended GPU"
+        )
         replacements.set(torch.cuda, "_sleep", lambda _cycles: None, "nothing runs")
         for name in _FUSED:
             packet = getattr(torch.ops.symm_mem, name, None)
