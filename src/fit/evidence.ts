@@ -153,18 +153,32 @@ function fullFromTheStart(error: DeviceOutOfMemory, capacity: number): Failure {
   };
 }
 
-/** Micro-batches (of every pipeline chunk) with activations alive where `allocated` peaks. */
+/** Stands for the pipeline stage of a job without a pipeline. */
+const WHOLE = 'whole';
+
+/**
+ * Micro-batches (of every pipeline chunk) whose activations are alive where `allocated` peaks. Crumbs do not count: position
+ * ids and masks of all micro-batches are often made, and kept, at once.
+ */
 function liveMicroBatches(timeline: Timeline): number | null {
   const { trace } = timeline;
   const activation = OWNERS.indexOf('activation');
-  const alive = new Set<string>();
+  const held = new Map<string, number>();
   for (const block of liveAt(timeline, timeline.peaks.allocated.event)) {
     if (block.owner !== activation) continue;
     const phase = trace.events.phase[block.bornAt];
     const microBatch = labelOf(trace, phase, 'micro_batch');
-    if (microBatch !== undefined) alive.add(`${labelOf(trace, phase, 'chunk') ?? 0}/${microBatch}`);
+    if (microBatch === undefined) continue;
+    const chunk = labelOf(trace, phase, 'stage') ?? labelOf(trace, phase, 'chunk') ?? WHOLE;
+    const key = `${chunk}/${microBatch}`;
+    held.set(key, (held.get(key) ?? 0) + block.block);
   }
-  return alive.size === 0 ? null : alive.size;
+  // In a pipeline, what belongs to no stage is the loop around it.
+  const staged = [...held.keys()].some((key) => !key.startsWith(WHOLE));
+  if (staged) for (const key of held.keys()) if (key.startsWith(WHOLE)) held.delete(key);
+  const most = Math.max(0, ...held.values());
+  const alive = [...held.values()].filter((bytes) => bytes >= most / 10).length;
+  return alive === 0 ? null : alive;
 }
 
 /** What has no assumption that stands in for it. */
