@@ -8,10 +8,18 @@
 import { mkdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { inflateRawSync } from 'node:zlib';
+import { unpack } from 'msgpackr';
 import { findGpu } from '../src/device/gpus.ts';
+import { decodeBatch, encodeBatch } from '../src/protocol/codec.ts';
+import type { EventTuple } from '../src/protocol/events.ts';
 import { ensureEnvironment } from '../src/sidecar/environment.ts';
 import { programVersion } from '../src/sidecar/program_version.ts';
 import { traceRun } from '../src/sidecar/trace_run.ts';
+import { RecordKind, traceFooterSchema } from '../src/trace/file_format.ts';
+import { readTraceHeader } from '../src/trace/reader.ts';
+import { readRecords } from '../src/trace/record_stream.ts';
+import { TraceWriter } from '../src/trace/writer.ts';
 import { readMegatronGoldens } from './accuracy/megatron_goldens.ts';
 
 /** One of each kind: both layer implementations, three GPUs, pipeline, context parallelism, distributed optimizer. */
@@ -50,8 +58,33 @@ for (const id of CASES) {
     },
     { environment, env: { ...process.env, ...job.env }, memtrackerVersion: programVersion() },
   );
+  await withoutOutput(join(folder, file));
   index.push({ id, file, measured: job.measured, measures: job.measures });
   console.log(id);
 }
 const document = { source: truth.source, checkout: truth.commit, cases: index };
 await writeFile(join(folder, 'index.json'), `${JSON.stringify(document, undefined, 2)}\n`);
+
+/** Writes the trace again without what names folders of the machine that recorded it: the job's output, paths of packages. */
+async function withoutOutput(path: string): Promise<void> {
+  const header = await readTraceHeader(path);
+  const records = [];
+  for await (const record of readRecords(path)) records.push(record);
+  const writer = await TraceWriter.create(path, header);
+  for (const { kind, payload } of records) {
+    if (kind === RecordKind.batch) {
+      const batch = decodeBatch(inflateRawSync(payload));
+      if (!batch.ok) throw new Error(batch.error);
+      const events = batch.value.events.map((event) => event.map(withoutFolder) as EventTuple);
+      await writer.batch(encodeBatch({ ...batch.value, events }));
+    }
+    if (kind === RecordKind.footer) {
+      await writer.close({ ...traceFooterSchema.parse(unpack(payload)), stderr_tail: '' });
+    }
+  }
+}
+
+/** A package's file without the folder that the package is installed in. */
+function withoutFolder(field: unknown): unknown {
+  return typeof field === 'string' ? field.replace(/\S*\/site-packages\//g, '') : field;
+}

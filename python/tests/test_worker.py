@@ -248,7 +248,7 @@ def receive(socket: zmq.Socket[bytes]) -> list[list[Any]]:
     events: list[list[Any]] = []
     sequence = 0
     while not events or events[-1][0] != protocol.CLOSE:
-        assert socket.poll(10_000), "the stream ended without a close event"
+        assert socket.poll(60_000), "the stream ended without a close event"
         version, run, number, batch = msgpack.unpackb(socket.recv())
         assert (version, run, number) == (protocol.PROTOCOL_VERSION, "nonce", sequence)
         sequence += 1
