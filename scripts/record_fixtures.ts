@@ -75,7 +75,9 @@ async function withoutOutput(path: string): Promise<void> {
     if (kind === RecordKind.batch) {
       const batch = decodeBatch(inflateRawSync(payload));
       if (!batch.ok) throw new Error(batch.error);
-      const events = batch.value.events.map((event) => event.map(withoutFolder) as EventTuple);
+      const events = batch.value.events.map(
+        (event) => event.map(withoutFolder) as unknown as EventTuple,
+      );
       await writer.batch(encodeBatch({ ...batch.value, events }));
     }
     if (kind === RecordKind.footer) {
