@@ -59,6 +59,7 @@ class Emitter:
         self._room = threading.Event()
         self._closing = False
         self._failure: str | None = None
+        self._was_blocked = False
         self._sequence = 0
         self.events = 0
         """Events sent so far."""
@@ -166,7 +167,20 @@ class Emitter:
                 self.events += len(tail) + 1
             except zmq.ZMQError as error:
                 self._failure = f"the orchestrator does not read the event stream: {error}"
+        if self._failure is None:
+            self._wait_until_read()
         self._socket.close(linger=int(self._linger_seconds * 1000))
         self._context.term()
         if self._failure is not None:
             raise EmitterError(self._failure)
+
+    def _wait_until_read(self) -> None:
+        """Keeps the connection until the reader, who has seen the close event, ends it.
+
+        A reader at its high-water mark does not read from the connection; when that ends under it, libzmq drops what still lies
+        in the kernel. Waits for at most the linger time, and only briefly when the reader was never slow.
+        """
+        seconds = self._linger_seconds if self._was_blocked else min(0.25, self._linger_seconds)
+        monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        monitor.poll(int(seconds * 1000))
+        self._socket.disable_monitor()

@@ -259,10 +259,12 @@ def receive(socket: zmq.Socket[bytes]) -> list[list[Any]]:
 def test_a_slow_reader_blocks_the_sender_and_loses_nothing(tmp_path: Path) -> None:
     context = zmq.Context()
     socket = context.socket(zmq.PULL)
-    socket.setsockopt(zmq.RCVHWM, 1)
+    socket.setsockopt(
+        zmq.RCVHWM, 64
+    )  # as the orchestrator has it (src/sidecar/stream.ts, RECEIVE_FRAMES)
     socket.bind(f"ipc://{tmp_path}/s")
     emitter = Emitter(f"ipc://{tmp_path}/s", "nonce")
-    total = 8 * QUEUE_EVENTS
+    total = 16 * QUEUE_EVENTS
     sent = 0
 
     def produce() -> None:

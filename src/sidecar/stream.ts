@@ -179,11 +179,16 @@ export class EventStream {
     };
   }
 
+  /** Ends the connection, which tells the worker that everything was read. The folder stays until {@link close}. */
+  disconnect(): void {
+    if (!this.#socket.closed) this.#socket.close();
+  }
+
   /** Closes the socket and removes the folder. */
   async close(): Promise<void> {
     if (this.#closed) return;
     this.#closed = true;
-    this.#socket.close();
+    this.disconnect();
     await this.folder.remove();
   }
 

@@ -244,7 +244,11 @@ class TraceRun {
           onProgress?.(this.#progress);
         },
       });
-      if (summary.closed) worker.expectExit();
+      if (summary.closed) {
+        // The worker keeps its end of the connection until we end ours.
+        this.#stream.disconnect();
+        worker.expectExit();
+      }
       return await this.#finish(summary, await exited);
     } finally {
       signal?.removeEventListener('abort', onAbort);
