@@ -1,8 +1,8 @@
 """TorchTitan: which generation a checkout is, how it is started, and everything that is put on from outside.
 
 One file a concern: `interface` (names that are held on to), `phases` (labels), `synthetic_data`, `documents` (where
-documents begin, for variable-length attention), `expert_routing`, `stage_boundary` (pipeline shapes),
-`absent_packages`; and one a generation: `config_registry` (0.3 and after), `train_spec` (0.1, 0.2), `train_script` (2024).
+documents begin, for variable-length attention), `engine` (which trainer) and `graph_trainer`, `expert_routing`,
+`stage_boundary` (pipeline shapes), `absent_packages`; and one a generation: `config_registry` (0.3 and after), `train_spec` (0.1, 0.2), `train_script` (2024).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import logging
 import os
 import sys
 import tempfile
@@ -34,6 +35,7 @@ from . import (
     absent_packages,
     config_registry,
     documents,
+    engine,
     expert_routing,
     graph_trainer,
     interface,
@@ -98,7 +100,7 @@ class Adapter(AdapterInterface):
             raise NotThisFramework(self.detect(checkout).reason)
         self._generation = generation
         return Plan(
-            argv=tuple(spec.argv),
+            argv=engine.arguments_for(str(spec.options.get("engine", "")), spec.argv, checkout),
             # NGPU and LOG_RANK are what run_train.sh sets for the trainer's own use.
             environment={"NGPU": str(spec.world), "LOG_RANK": str(spec.rank)},
             python_path=(checkout,),
@@ -178,7 +180,7 @@ class Adapter(AdapterInterface):
         torch_versions.restore(context, str(context.spec.options.get("torch", "")))
         rank_layout.install(context)
         rank_agreement.install(context.replacements)
-        if any("graph_trainer" in argument for argument in context.plan.argv):
+        if engine.graph_model(context.plan.argv) is not None:
             graph_trainer.install(context.replacements)
         stage_boundary.install(context.replacements, self._job.boundary)
         routing = expert_routing.ExpertRouting(
@@ -233,6 +235,7 @@ def _parse(generation: ModuleType, argv: list[str]) -> Any:
     told = io.StringIO()
     before = sys.argv
     sys.argv = ["train.py", *argv]
+    logging.disable(logging.WARNING)  # what is told is the parser's words alone
     try:
         with contextlib.redirect_stderr(told), contextlib.redirect_stdout(told):
             return generation.parse(argv)
@@ -258,6 +261,7 @@ def _parse(generation: ModuleType, argv: list[str]) -> Any:
     ) as error:
         raise ArgumentsRefused(f"{type(error).__name__}: {error}") from error
     finally:
+        logging.disable(logging.NOTSET)
         sys.argv = before
 
 

@@ -154,12 +154,17 @@ def install_on_class(
             )
 
 
+def _is_traced() -> bool:
+    """Whether a compiler or a graph trainer only looks at what would run."""
+    return torch.compiler.is_compiling() or torch.fx._symbolic_trace.is_fx_symbolic_tracing()
+
+
 def _spanned(
     recorder: PhaseRecorder, function: Callable[..., Any], span: Span
 ) -> Callable[..., Any]:
     @functools.wraps(function)
     def spanned(*arguments: Any, **keywords: Any) -> Any:
-        if torch.compiler.is_compiling():
+        if _is_traced():
             return function(*arguments, **keywords)
         with recorder.phase(span.phase, **span.labels(arguments, keywords)):
             return function(*arguments, **keywords)
@@ -196,7 +201,7 @@ def span_forward(recorder: PhaseRecorder, model: torch.nn.Module) -> None:
 
     @functools.wraps(call)
     def spanned(*arguments: Any, **keywords: Any) -> Any:
-        if torch.compiler.is_compiling():
+        if _is_traced():
             return call(*arguments, **keywords)
         with recorder.phase("forward"):
             return call(*arguments, **keywords)

@@ -4,6 +4,9 @@ The compiled kernel's inputs and outputs are those of the higher-order operator,
 of its own. So a compiled `flex_attention` calls that operator directly. `create_block_mask` is compiled too, because run
 eagerly it would materialise the whole mask; here it makes the block structure only, of the size the compiled one has.
 Any other function is given to torch.compile as it is.
+
+While something traces a graph (make_fx, or AOTAutograd under torch.compile), PyTorch's own path runs: what the mask reads
+becomes an input of the traced operator, as Inductor needs it.
 """
 
 from __future__ import annotations
@@ -14,7 +17,6 @@ from typing import Any
 
 import torch
 import torch._dynamo
-import torch._higher_order_ops.flex_attention as higher_order
 import torch.nn.attention.flex_attention as flex
 
 from memtracker_sidecar.replacements import Replacements
@@ -25,6 +27,8 @@ _eager_create_block_mask = flex.create_block_mask
 
 def _flex_attention(*arguments: Any, **options: Any) -> Any:
     """flex_attention as it behaves under a compiler: no warning, no materialised scores."""
+    if torch.fx._symbolic_trace.is_fx_symbolic_tracing():
+        return _eager_flex_attention(*arguments, **options)
     compiling, mark = torch.compiler.is_dynamo_compiling, torch._dynamo.mark_static
     torch.compiler.is_dynamo_compiling = lambda: True
     torch._dynamo.mark_static = lambda *_arguments, **_options: None
@@ -108,10 +112,3 @@ def install(replacements: Replacements, uncovered: Callable[..., None]) -> None:
 
     reason = "a compiled flex_attention becomes the operator that its kernel implements"
     replacements.set(torch, "compile", compiled, reason)
-    replacements.set(
-        higher_order, "create_fw_bw_graph", lambda score, _example, _buffers: (score, None), reason
-    )
-    if hasattr(higher_order, "_new_captured_grad_buffers"):
-        replacements.set(
-            higher_order, "_new_captured_grad_buffers", lambda _buffers, _graph: (), reason
-        )

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memtracker_sidecar import protocol
@@ -39,6 +39,7 @@ Policy = Callable[[Any, Any, Any], Any]
 """(operator, args, kwargs) -> result, or NotImplemented to run the operator as it is."""
 
 _DEVICE_OF = torch.ops.prim.device.default
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
 _IGNORED = 0
 """Device of a storage whose memory is counted elsewhere."""
 _GRANULE = (
@@ -317,7 +318,10 @@ class StorageRecorder(TorchDispatchMode):
         return name
 
     def _run_on_real_tensors(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Runs an operator whose tensors are all real CPU ones: index arithmetic of meshes, states of generators."""
+        """Runs an operator whose tensors are all real CPU ones: index arithmetic of meshes, states of generators.
+
+        Not while a compiler's own fake mode is on: what it lifts has to become a fake tensor of its own.
+        """
         real = False
         for value in (*args, *kwargs.values()):
             for item in value if isinstance(value, (list, tuple)) else (value,):
@@ -327,10 +331,8 @@ class StorageRecorder(TorchDispatchMode):
                     real = True
                 elif isinstance(item, torch.device) and item.type != "cpu":
                     return NotImplemented
-        if not real:
+        if not real or torch._C._get_dispatch_mode(_FAKE) not in (None, self.fake_mode):
             return NotImplemented
-        from torch._subclasses.fake_tensor import unset_fake_temporarily
-
         with unset_fake_temporarily():
             result = func(*args, **kwargs)
         if not self._paused:

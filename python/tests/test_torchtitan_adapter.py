@@ -13,7 +13,7 @@ import torch
 from conftest import REPOSITORY
 
 from memtracker_sidecar.__main__ import load_adapter
-from memtracker_sidecar.adapter_api import InterfaceChanged
+from memtracker_sidecar.adapter_api import AdapterProblem, InterfaceChanged
 from memtracker_sidecar.replacements import Replacements
 
 FOLDER = REPOSITORY / "adapters" / "torchtitan"
@@ -146,3 +146,30 @@ def test_a_stand_in_can_be_imported_subclassed_and_annotated_with() -> None:
     namespace: dict[str, object] = {"__name__": "some_library"}
     with pytest.raises(ModuleNotFoundError):
         exec(compile(probe, "/site-packages/some_library/probe.py", "exec"), namespace)
+
+
+def test_the_same_job_is_asked_of_the_other_trainer_by_its_names(tmp_path: Path) -> None:
+    engine = part("engine")
+    folder = checkout(tmp_path, "torchtitan/experiments/graph_trainer/llama3/config_registry.py")
+    # torchtitan/experiments/graph_trainer/README.md: the names of the graph trainer's modules and configurations.
+    eager = ("--module", "llama3", "--config=llama3_8b", "--training.steps", "3")
+    graph = (
+        "--module",
+        "graph_trainer.llama3",
+        "--config=graph_trainer_llama3_8b",
+        "--training.steps",
+        "3",
+    )
+    assert engine.arguments_for("graph", eager, folder) == graph
+    assert engine.arguments_for("graph", graph, folder) == graph
+    assert engine.arguments_for("eager", graph, folder) == eager
+    assert engine.arguments_for("", eager, folder) == eager
+    assert engine.graph_model(graph) == "llama3"
+    assert engine.graph_model(("--module=graph_trainer.llama3",)) == "llama3"
+    assert engine.graph_model(eager) is None
+    with pytest.raises(AdapterProblem, match="no graph trainer for flux: it has one for llama3"):
+        engine.arguments_for("graph", ("--module", "flux"), folder)
+    with pytest.raises(AdapterProblem, match="it has none"):
+        engine.arguments_for("graph", ("--module=llama3",), tmp_path / "elsewhere")
+    with pytest.raises(AdapterProblem, match="eager, graph"):
+        engine.arguments_for("jit", eager, folder)

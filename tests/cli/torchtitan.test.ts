@@ -1,6 +1,6 @@
 // The command line on a real TorchTitan (a checkout, or the release that `npm test` fetches).
 
-import { cpSync, readFileSync, writeFileSync } from 'node:fs';
+import { cpSync, existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, test } from 'vitest';
 import { readTrace } from '../../src/trace/reader.ts';
@@ -9,11 +9,17 @@ import { memtracker, temporaryFolder } from './memtracker.ts';
 const checkout = process.env.MEMTRACKER_TORCHTITAN ?? process.env.MEMTRACKER_TORCHTITAN_RELEASE;
 const MODEL = ['--module', 'llama3', '--config', 'llama3_debugmodel'];
 
+const graphTrainers = ['llama3', 'deepseek_v3'].filter((model) =>
+  existsSync(join(checkout ?? '', 'torchtitan', 'experiments', 'graph_trainer', model)),
+);
+
 beforeAll(() => {
   if (checkout === undefined) {
     console.warn(
       'SKIPPED: MEMTRACKER_TORCHTITAN names no checkout, MEMTRACKER_TORCHTITAN_RELEASE no release (npm test sets it)',
     );
+  } else if (graphTrainers.length === 0) {
+    console.warn(`SKIPPED: ${checkout} has no graph trainer`);
   }
 });
 
@@ -33,6 +39,35 @@ describe.skipIf(checkout === undefined)('a real TorchTitan', () => {
     const steps = trace.phases.filter((phase) => phase?.name === 'step');
     expect(steps).toHaveLength(2);
   }, 300_000);
+
+  test.skipIf(graphTrainers.length === 0).each(graphTrainers)(
+    'the graph trainer runs the debug model of %s',
+    async (model) => {
+      const argv = ['--module', model, '--config', `${model}_debugmodel`];
+      const out = join(temporaryFolder(), 'run.mtrace');
+      const option = ['--option', 'engine=graph'];
+      const result = await memtracker([
+        'trace',
+        '-q',
+        ...job,
+        ...option,
+        '--out',
+        out,
+        '--',
+        ...argv,
+      ]);
+      expect([0, 2], result.stderr).toContain(result.exitCode);
+      const trace = await readTrace(out);
+      expect(trace.integrity).toEqual({ complete: true, faults: [], status: 'done' });
+      // One graph is forward, loss and backward: no phase of its own for each of them.
+      const names = trace.phases.map((phase) => phase?.name);
+      expect(names).toContain('forward_backward');
+      expect(names).not.toContain('forward');
+      expect(names.filter((name) => name === 'step')).toHaveLength(2);
+      expect(trace.run.get('config')).toMatchObject({ 'compile.mode': 'aot_fx_trace' });
+    },
+    300_000,
+  );
 
   test('arguments that it refuses are told in its own words', async () => {
     const argv = [...MODEL, '--training.no_such_thing', '1'];

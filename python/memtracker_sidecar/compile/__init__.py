@@ -5,7 +5,8 @@ the backward, which temporaries fusion makes unnecessary, which buffers Inductor
 allocates and frees. All of that is ordinary Python that needs shapes and no values, so it runs as it is. The generated
 wrapper then runs on fake tensors, allocation by allocation, and the recorder sees it like any other code.
 
-`dynamo` makes tracing work under the recorder's modes, `inductor` replaces what Inductor would ask of a GPU.
+`dynamo` makes tracing work under the recorder's modes, `inductor` replaces what Inductor would ask of a GPU, `autotuning` what
+it would measure on one.
 """
 
 from __future__ import annotations
@@ -33,13 +34,6 @@ class Compilation:
 
         def compile(model: Any = None, **options: Any) -> Any:
             self.prepare()
-            if options.get("mode") in ("max-autotune", "max-autotune-no-cudagraphs"):
-                self._uncovered(
-                    "feature",
-                    "Inductor autotuning",
-                    detail=f"torch.compile(mode={options['mode']!r}) measures kernels on the GPU",
-                    assumption="the first candidate is taken, and what measuring allocates is not counted",
-                )
             return original(model, **options)
 
         self._replacements.set(torch, "compile", compile, "the compiler runs without a GPU")
@@ -68,7 +62,8 @@ class Compilation:
         if self._ready:
             return
         self._ready = True
-        from memtracker_sidecar.compile import dynamo, inductor
+        from memtracker_sidecar.compile import autotuning, dynamo, inductor
 
         dynamo.install(self._replacements)
+        autotuning.install(self._replacements, self._uncovered)
         inductor.install(self._replacements, self._uncovered)

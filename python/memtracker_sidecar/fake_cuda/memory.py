@@ -233,6 +233,17 @@ def install(
         },
         reason,
     )
+    replacements.set_existing(
+        torch._C,
+        {
+            "_cuda_beginAllocateCurrentThreadToPool": lambda _device, handle: pools.begin(
+                pools.of_handle(handle)
+            ),
+            "_cuda_endAllocateToPool": lambda _device, handle: pools.end(pools.of_handle(handle)),
+            "_cuda_releasePool": lambda _device, handle: pools.release(pools.of_handle(handle)),
+        },
+        "a graph's first run, without a capture, goes into its pool too",
+    )
     if hasattr(torch._C, "_cuda_setMemoryFraction"):
         replacements.set(
             torch._C,
