@@ -33,6 +33,13 @@ def install(context: AdapterContext) -> None:
         _nothing(context, "megatron.training.training", name, "no checkpoint is written")
     _nothing(
         context,
+        "megatron.core.pipeline_parallel.utils",
+        "set_ideal_affinity_for_current_gpu",
+        "asks NVML which processor is near the GPU",
+    )
+    _states_of_first_rank(context)
+    _nothing(
+        context,
         "megatron.training.training",
         "check_param_hashes_across_dp_replicas",
         "values do not exist",
@@ -227,3 +234,21 @@ def _real_meshes(context: AdapterContext) -> None:
         )
     except (InterfaceChanged, AdapterProblem):
         context.log(f"{buffers} has no validate_uneven_dtensor")
+
+
+def _states_of_first_rank(context: AdapterContext) -> None:
+    """Megatron-FSDP sends the generator states of a tensor-parallel group's first rank to the others; nothing arrives here."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def load(states: Any) -> None:
+            if states is not None:
+                original(states)
+
+        return load
+
+    module = "megatron.core.distributed.fsdp.mcore_fsdp_adapter"
+    try:
+        context.replace(module, "_load_rng_state_dict", make, "states would come from another rank")
+    except (InterfaceChanged, AdapterProblem):
+        context.log(f"{module} has no _load_rng_state_dict")

@@ -26,6 +26,19 @@ def graph_pool_handle() -> tuple[int, int]:
     return (0, -next(_handles))
 
 
+def begin_allocate(_device: int, handle: Any) -> None:
+    """Allocations go to the pool of a handle until `end_allocate`, without a capture."""
+    memory.pools.begin(memory.pools.of_handle(handle))
+
+
+def end_allocate(_device: int, handle: Any) -> None:
+    memory.pools.end(memory.pools.of_handle(handle))
+
+
+def release_pool(_device: int, handle: Any) -> None:
+    memory.pools.release(memory.pools.of_handle(handle))
+
+
 class CUDAGraph:
     """Stands for torch.cuda.CUDAGraph."""
 
@@ -121,3 +134,15 @@ def install(replacements: Replacements) -> None:
     reason = "graphs need a driver; a capture is run once into a private pool"
     replacements.set_all(torch.cuda, surface, reason)
     replacements.set_all(torch.cuda.graphs, surface, reason)
+    replacements.set_existing(
+        torch._C,
+        {
+            "_graph_pool_handle": graph_pool_handle,
+            "_cuda_beginAllocateCurrentThreadToPool": begin_allocate,
+            "_cuda_beginAllocateCurrentStreamToPool": begin_allocate,
+            "_cuda_beginAllocateToPool": begin_allocate,
+            "_cuda_endAllocateToPool": end_allocate,
+            "_cuda_releasePool": release_pool,
+        },
+        "libraries call these below torch.cuda",
+    )

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from memtracker_sidecar.kernels.extension import host
 from memtracker_sidecar.kernels.transformer_engine import extension_module
 
 #: Versions whose compiled interface the table was read from. Others run too: unknown calls are reported by name.
@@ -137,6 +138,7 @@ def finish() -> None:
     fake tensors would change the choice (dot_product_attention/utils.py).
     """
     _dispatch_by_hand()
+    _weak_references()
     utils: Any = sys.modules.get("transformer_engine.pytorch.attention.dot_product_attention.utils")
     if utils is None or hasattr(utils.get_attention_backend, "__wrapped__"):
         return
@@ -152,6 +154,31 @@ def finish() -> None:
         return original(attention_params)
 
     utils.get_attention_backend = get_attention_backend
+
+
+def _weak_references() -> None:
+    """`make_weak_ref` (pytorch/utils.py) wraps an address in a tensor that owns nothing; a fake tensor has no address.
+
+    The memory behind it belongs to a graph's pool and is counted where it was made; the reference has none of its own.
+    """
+    utils: Any = sys.modules.get("transformer_engine.pytorch.utils")
+    original = getattr(utils, "make_weak_ref", None)
+    if original is None:
+        return
+    import torch
+    import torch.utils._pytree as pytree
+
+    def reference(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.device.type != "cuda":
+            return value
+        return host().view_of_external(list(value.shape), value.dtype)
+
+    def make_weak_ref(value: Any) -> Any:
+        return pytree.tree_map(reference, value)
+
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get("make_weak_ref") is original:
+            module.make_weak_ref = make_weak_ref  # type: ignore[attr-defined]
 
 
 def _dispatch_by_hand() -> None:
