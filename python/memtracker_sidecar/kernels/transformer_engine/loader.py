@@ -139,6 +139,7 @@ def finish() -> None:
     """
     _dispatch_by_hand()
     _weak_references()
+    _plain_types()
     utils: Any = sys.modules.get("transformer_engine.pytorch.attention.dot_product_attention.utils")
     if utils is None or hasattr(utils.get_attention_backend, "__wrapped__"):
         return
@@ -179,6 +180,22 @@ def _weak_references() -> None:
     for module in list(sys.modules.values()):
         if getattr(module, "__dict__", {}).get("make_weak_ref") is original:
             module.make_weak_ref = make_weak_ref  # type: ignore[attr-defined]
+
+
+def _plain_types() -> None:
+    """Where TE compares `type(t)` with torch.Tensor (offloading, utils.py), a fake tensor stands for a plain one."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    def type_of(value: Any) -> Any:
+        if type(value) is FakeTensor:
+            return torch.nn.Parameter if isinstance(value, torch.nn.Parameter) else torch.Tensor
+        return type(value)
+
+    for name in ("cpu_offload_v1", "cpu_offload", "utils"):
+        module: Any = sys.modules.get(f"transformer_engine.pytorch.{name}")
+        if module is not None:
+            module.type = type_of
 
 
 def _dispatch_by_hand() -> None:
