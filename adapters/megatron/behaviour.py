@@ -38,6 +38,7 @@ def install(context: AdapterContext) -> None:
         "asks NVML which processor is near the GPU",
     )
     _states_of_first_rank(context)
+    _offloading(context)
     _nothing(
         context,
         "megatron.training.training",
@@ -252,3 +253,29 @@ def _states_of_first_rank(context: AdapterContext) -> None:
         context.replace(module, "_load_rng_state_dict", make, "states would come from another rank")
     except (InterfaceChanged, AdapterProblem):
         context.log(f"{module} has no _load_rng_state_dict")
+
+
+def _offloading(context: AdapterContext) -> None:
+    """Fine-grained activation offloading leaves a compiler's fake tensors alone; those of the run stand for plain ones."""
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    def make(_original: Any) -> Any:
+        def can_manage(tensor: torch.Tensor) -> bool:
+            if isinstance(tensor, (torch.nn.Parameter, FunctionalTensor)):
+                return False
+            if isinstance(tensor, FakeTensor) and tensor.fake_mode is not context.recorder.fake_mode:
+                return False
+            return tensor.device.type == "cuda"
+
+        return staticmethod(can_manage)
+
+    module = "megatron.core.pipeline_parallel.fine_grained_activation_offload"
+    try:
+        context.replace(
+            module,
+            "ChunkOffloadHandler._can_manage_tensor_for_offload",
+            make,
+            "takes every fake tensor for a compiler's",
+        )
+    except InterfaceChanged as error:
+        context.log(str(error))
