@@ -263,7 +263,10 @@ def _offloading(context: AdapterContext) -> None:
         def can_manage(tensor: torch.Tensor) -> bool:
             if isinstance(tensor, (torch.nn.Parameter, FunctionalTensor)):
                 return False
-            if isinstance(tensor, FakeTensor) and tensor.fake_mode is not context.recorder.fake_mode:
+            if (
+                isinstance(tensor, FakeTensor)
+                and tensor.fake_mode is not context.recorder.fake_mode
+            ):
                 return False
             return tensor.device.type == "cuda"
 

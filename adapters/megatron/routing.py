@@ -15,6 +15,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from memtracker_sidecar.adapter_api import AdapterContext, InterfaceChanged
+from memtracker_sidecar.kernels.deep_ep import arrivals
 
 DISPATCHER = "megatron.core.transformer.moe.token_dispatcher"
 
@@ -78,6 +79,7 @@ def install(context: AdapterContext) -> None:
     _all_to_all(context, routing)
     _all_gather(context, routing)
     _sort_chunks(context)
+    _flex(context, routing)
 
 
 def _to_host(context: AdapterContext, dispatcher: Any, routing: Routing) -> None:
@@ -143,6 +145,51 @@ def _all_to_all(context: AdapterContext, routing: Routing) -> None:
         make,
         "token counts do not exist; balanced ones stand in",
     )
+
+
+def _flex(context: AdapterContext, routing: Routing) -> None:
+    """The flex dispatcher asks DeepEP or HybridEP, which ask how many rows arrive."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def dispatch(self: Any, *arguments: Any, **options: Any) -> Any:
+            routing.report()
+            config = self.config
+
+            def counts(tokens: int, _chosen: int, experts: int, ranks: int) -> arrivals.Arrivals:
+                # Megatron repeats each expert for every rank of its tensor-parallel group; a token goes to all of them.
+                chosen, repeated = config.moe_router_topk, experts // config.num_moe_experts
+                if routing.worst:
+                    return arrivals.everything(tokens, chosen, experts, ranks)
+                came = arrivals.balanced(
+                    tokens, chosen, experts // repeated, ranks // repeated, routing.factor
+                )
+                return arrivals.Arrivals(
+                    min(came.rows * repeated, tokens * ranks),
+                    tuple(count * repeated for count in came.per_expert),
+                )
+
+            with arrivals.stated(counts):
+                received = original(self, *arguments, **options)
+            came = counts(arguments[0].shape[0], 0, self.num_experts, self.group.size())
+            routing.selected = sum(came.per_expert)
+            if isinstance(self.tokens_per_expert, FakeTensor):
+                with unset_fake_temporarily():
+                    self.tokens_per_expert = torch.tensor(came.per_expert, dtype=torch.int64)
+            return received
+
+        return dispatch
+
+    for manager in ("_DeepepManager", "_HybridEPManager"):
+        try:
+            context.replace(
+                DISPATCHER,
+                f"{manager}.dispatch",
+                make,
+                "token counts do not exist; balanced ones stand in",
+            )
+        except InterfaceChanged as error:
+            context.log(str(error))
 
 
 def _rows(rows: int, columns: int, total: int) -> torch.Tensor:

@@ -6,7 +6,7 @@ training code was assumed. The answers:
 * `item()`, `float(t)`, `bool(t)`: 1.0, 1, False. False, because PyTorch loops on `while mask.any()` (`nn.init.trunc_normal_`),
   and because checks for NaN and overflow are asked with `any()`.
 * `torch.equal`: True. Ranks agree, buckets match.
-* `nonzero`, `masked_select`, `unique`: every element is selected (the largest result) unless told otherwise.
+* `nonzero`, `masked_select`, `repeat_interleave`, `unique`: every element is selected (the largest result) unless told otherwise.
 * assertions on values hold; pinned memory is host memory.
 """
 
@@ -49,6 +49,7 @@ class DataDependentPolicies:
             ),
             aten.nonzero.default: self._nonzero,
             aten.masked_select.default: self._masked_select,
+            aten.repeat_interleave.Tensor: self._repeat_interleave,
             aten._assert_async.default: lambda func, args, kwargs: None,
             aten._assert_async.msg: lambda func, args, kwargs: None,
             aten._pin_memory.default: lambda func, args, kwargs: torch.empty_like(args[0]),
@@ -152,6 +153,13 @@ class DataDependentPolicies:
         shape = torch.broadcast_shapes(tensor.shape, mask.shape)
         full = mask.expand(shape)
         return tensor.new_empty((self._count(tensor, full, "masked_select"),))
+
+    def _repeat_interleave(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Positions, each as often as `repeats` says: as many as a mask with these row sums selects."""
+        repeats, size = args[0], kwargs.get("output_size")
+        if not isinstance(repeats, FakeTensor) or torch.compiler.is_compiling() or size is not None:
+            return NotImplemented
+        return repeats.new_empty((self._count(repeats, repeats, "repeat_interleave"),))
 
     def _unique(self, func: Any, args: Any, kwargs: Any) -> Any:
         tensor = args[0]
