@@ -1,6 +1,7 @@
 """TorchTitan: which generation a checkout is, how it is started, and everything that is put on from outside.
 
-One file a concern: `interface` (names that are held on to), `phases` (labels), `synthetic_data`, `documents` (where
+One file a concern: `interface` (names that are held on to), `phases` (labels), `changes` (to the configuration),
+`synthetic_data`, `vision_batches` (images), `flux` (its encoders and batches), `documents` (where
 documents begin, for variable-length attention), `engine` (which trainer) and `graph_trainer`, `expert_routing`,
 `stage_boundary` (pipeline shapes), `absent_packages`; and one a generation: `config_registry` (0.3 and after), `train_spec` (0.1, 0.2), `train_script` (2024).
 """
@@ -46,7 +47,9 @@ from . import (
     torch_versions,
     train_script,
     train_spec,
+    vision_batches,
 )
+from .changes import Changes
 
 PACKAGE_OF_MODULE = {"fla": "fla-core"}
 """What pip calls a module, where it is another name."""
@@ -146,15 +149,31 @@ class Adapter(AdapterInterface):
         """Input and output off, synthetic data."""
         synthetic = context.option("data", "synthetic") == "synthetic"
         length = context.option("document_length", 0) or None
+        vision = vision_batches.VisionLayout(
+            vision_batches.parse_size(context.option("image", "512x512")),
+            context.option("images", 1),
+        )
         self._folder = tempfile.TemporaryDirectory(prefix="memtracker-torchtitan-")
+        reads_images = vision_batches.processor_of(getattr(self._job.config, "dataloader", None))
         generation.edit(
             self._job,
-            steps=context.spec.steps,
-            folder=self._folder.name,
-            synthetic=synthetic,
-            document_length=length,
-            tokenizer_files=_has_tokenizer(self._job),
+            Changes(
+                steps=context.spec.steps,
+                folder=self._folder.name,
+                synthetic=synthetic,
+                document_length=length,
+                tokenizer_files=_has_tokenizer(self._job),
+                vision=vision,
+            ),
         )
+        if synthetic and vision.images and reads_images is not None:
+            vision_batches.install(context, vision)
+            context.uncovered(
+                "data_dependent",
+                "images",
+                detail=f"synthetic samples of {vision.images} image(s), {vision.image[0]}x{vision.image[1]} pixels",
+                assumption="--option image and images",
+            )
         if synthetic:
             documents.install(context.replacements, length or self._job.document_length())
             context.uncovered(

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from . import flux, vision_batches
+from .changes import Changes, apply
 from .interface import Need
 from .phases import (
     COMMON_SPANS,
@@ -153,43 +155,39 @@ def parse(arguments: list[str]) -> Job:
     return Job(owner, config)
 
 
-def edit(
-    job: Job,
-    *,
-    steps: int,
-    folder: str,
-    synthetic: bool,
-    document_length: int | None,
-    tokenizer_files: bool,
-) -> None:
-    """Input and output off, data replaced, `steps` optimizer steps."""
+def edit(job: Job, changes: Changes) -> None:
+    """Input and output off, data and tokenizer replaced."""
     config = job.config
-    config.training.steps = steps
-    config.dump_folder = folder
-    config.checkpoint.enable = False
-    config.metrics.enable_tensorboard = False
-    config.metrics.enable_wandb = False
+    apply(config, changes)
     config.metrics.log_freq = 1
-    config.comm.trace_buf_size = 0
-    for section, field in (
-        ("profiler", "enable_profiling"),
-        ("profiler", "enable_memory_snapshot"),
-    ):
-        if hasattr(getattr(config, section, None), field):
-            setattr(getattr(config, section), field, False)
     if hasattr(config.debug, "enable_structured_logging"):
-        config.debug.enable_structured_logging = False
         logger = importlib.import_module("torchtitan.observability.structured_logger")
-        logger.init_structured_logger(source="training", output_dir=folder, enable=False)
-    encoder: Any = getattr(config, "encoder", None)
-    if hasattr(encoder, "random_init"):  # flux: pretrained encoders of the same sizes need no files
-        encoder.random_init = True
-    if synthetic:
-        config.dataloader = SyntheticLoaderConfig(document_length=document_length)
+        logger.init_structured_logger(source="training", output_dir=changes.folder, enable=False)
+    if flux.is_flux(config):
+        flux.edit_encoders(config)
+    if changes.synthetic:
+        config.dataloader = _synthetic_loader(config, config.dataloader, changes)
         if config.validator.enable and hasattr(config.validator, "dataloader"):
-            config.validator.dataloader = SyntheticLoaderConfig(document_length=document_length)
-    if not tokenizer_files:
+            config.validator.dataloader = _synthetic_loader(
+                config, config.validator.dataloader, changes
+            )
+        if flux.is_flux(config):
+            config.tokenizer = flux.SyntheticPromptsConfig(
+                t5_tokens=config.tokenizer.max_t5_encoding_len
+            )
+            return
+    if not changes.tokenizer_files:
         config.tokenizer = SyntheticTokenizerConfig(vocabulary=_vocabulary(config))
+
+
+def _synthetic_loader(config: Any, loader: Any, changes: Changes) -> SyntheticLoaderConfig:
+    """Takes the place of `loader`: images too where it reads images."""
+    make = None
+    if flux.is_flux(config):
+        make = flux.batches(loader)
+    elif changes.vision.images and vision_batches.processor_of(loader) is not None:
+        make = vision_batches.batches(loader, changes.vision, changes.document_length)
+    return SyntheticLoaderConfig(document_length=changes.document_length, make=make)
 
 
 def _vocabulary(config: Any) -> int:

@@ -108,11 +108,19 @@ def batch_shape(keywords: dict[str, Any], document_length: int | None) -> BatchS
 
 
 class SyntheticTokenizer:
-    """Answers what a trainer asks of a tokenizer when the checkout has no tokenizer files. Token 0 is never special."""
+    """Answers what a trainer asks of a tokenizer when the checkout has no tokenizer files.
 
+    `TOKEN_FIELDS` are the special tokens of a multimodal tokenizer (components/tokenizer.py, MultiModalTokenizer).
+    """
+
+    TOKEN_FIELDS = ("image", "video", "vision_start", "vision_end", "pad")
+    pad_id = 0
     bos_id = 1
     eos_id = 2
-    pad_id = 0
+    image_id = 3
+    video_id = 4
+    vision_start_id = 5
+    vision_end_id = 6
 
     def __init__(self, vocabulary: int) -> None:
         self.n_words = self.vocab_size = vocabulary

@@ -16,6 +16,7 @@ import torch
 
 from memtracker_sidecar.adapter_api import AdapterContext
 
+from .changes import Changes, apply
 from .interface import Need
 from .phases import COMMON_SPANS, PhaseRecorder, Span, span_forward
 from .stage_boundary import Boundary
@@ -122,28 +123,15 @@ def parse(arguments: list[str]) -> Job:
     return Job(config)
 
 
-def edit(
-    job: Job,
-    *,
-    steps: int,
-    folder: str,
-    synthetic: bool,
-    document_length: int | None,
-    tokenizer_files: bool,
-) -> None:
+def edit(job: Job, changes: Changes) -> None:
+    """Input and output off, data and tokenizer replaced."""
     config = job.config
-    config.training.steps = steps
-    config.job.dump_folder = folder
-    config.metrics.enable_tensorboard = False
-    config.profiling.enable_profiling = False
-    config.profiling.enable_memory_snapshot = False
-    config.checkpoint.enable_checkpoint = False
-    config.comm.trace_buf_size = 0
+    apply(config, changes)
     script: Any = importlib.import_module("train")
-    if not tokenizer_files:
+    if not changes.tokenizer_files:
         script.build_tokenizer = lambda *_, **__: SyntheticTokenizer(LLAMA3_VOCABULARY)
-    if synthetic:
-        length = document_length or int(config.training.seq_len)
+    if changes.synthetic:
+        length = changes.document_length or int(config.training.seq_len)
 
         def loader(
             dataset: Any,

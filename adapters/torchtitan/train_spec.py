@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from .changes import Changes, apply
 from .interface import Need
 from .phases import (
     COMMON_SPANS,
@@ -146,37 +147,14 @@ def parse(arguments: list[str]) -> Job:
     return Job(importlib.import_module("torchtitan.train").Trainer, config)
 
 
-def edit(
-    job: Job,
-    *,
-    steps: int,
-    folder: str,
-    synthetic: bool,
-    document_length: int | None,
-    tokenizer_files: bool,
-) -> None:
-    config = job.config
-    config.training.steps = steps
-    config.job.dump_folder = folder
-    config.metrics.enable_tensorboard = False
-    if hasattr(config.metrics, "enable_wandb"):
-        config.metrics.enable_wandb = False
-    config.profiling.enable_profiling = False
-    if hasattr(config.profiling, "enable_memory_snapshot"):
-        config.profiling.enable_memory_snapshot = False
-    config.comm.trace_buf_size = 0
-    setattr(
-        config.checkpoint,
-        "enable" if hasattr(config.checkpoint, "enable") else "enable_checkpoint",
-        False,
-    )
-    if synthetic or not tokenizer_files:
-        _replace_builders(config, synthetic, document_length, tokenizer_files)
+def edit(job: Job, changes: Changes) -> None:
+    """Input and output off, data and tokenizer replaced."""
+    apply(job.config, changes)
+    if changes.synthetic or not changes.tokenizer_files:
+        _replace_builders(job.config, changes)
 
 
-def _replace_builders(
-    config: Any, synthetic: bool, document_length: int | None, tokenizer_files: bool
-) -> None:
+def _replace_builders(config: Any, changes: Changes) -> None:
     specs = importlib.import_module("torchtitan.protocols.train_spec")
     original: Any = getattr(specs, "get_train_spec")  # noqa: B009 - the module is only known at run time
 
@@ -188,15 +166,17 @@ def _replace_builders(
         batch = getattr(training, "local_batch_size", None) or training.batch_size
         shape = BatchShape(
             (int(batch), int(training.seq_len)),
-            document_length or int(training.seq_len),
+            changes.document_length or int(training.seq_len),
         )
         return SyntheticLoader(lambda: _batches(shape))
 
     def get_train_spec(name: str) -> Any:
-        changes: dict[str, Any] = {} if tokenizer_files else {"build_tokenizer_fn": tokenizer}
-        if synthetic:
-            changes["build_dataloader_fn"] = loader
-        return dataclasses.replace(original(name), **changes)
+        builders: dict[str, Any] = {}
+        if not changes.tokenizer_files:
+            builders["build_tokenizer_fn"] = tokenizer
+        if changes.synthetic:
+            builders["build_dataloader_fn"] = loader
+        return dataclasses.replace(original(name), **builders)
 
     modules: tuple[Any, ...] = (specs, importlib.import_module("torchtitan.train"))
     for module in modules:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import operator
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -173,3 +174,64 @@ def test_the_same_job_is_asked_of_the_other_trainer_by_its_names(tmp_path: Path)
         engine.arguments_for("graph", ("--module=llama3",), tmp_path / "elsewhere")
     with pytest.raises(AdapterProblem, match="eager, graph"):
         engine.arguments_for("jit", eager, folder)
+
+
+def test_what_a_model_reads_back_of_images_comes_from_the_layout() -> None:
+    vision = part("vision_batches")
+    layout = vision.VisionLayout((512, 512), 2, grids=[[1, 32, 32], [1, 16, 48]])
+    grids = torch.zeros(2, 3, dtype=torch.int64)
+    assert layout.read(grids) == [[1, 32, 32], [1, 16, 48]]
+    assert layout.read(grids[:, 1:3]) == [[32, 32], [16, 48]]
+    assert layout.read(grids[0]) is None
+    assert layout.read(torch.zeros(3, 3, dtype=torch.int64)) is None
+    mask = torch.tensor([True, True, False, True, False])
+    assert vision._run_lengths(mask) == [2, 1]
+
+
+def test_the_size_of_a_picture_is_height_and_width() -> None:
+    vision = part("vision_batches")
+    assert vision.parse_size("512x384") == (512, 384)
+    for text in ("512", "x512", "0x512", "a lot"):
+        with pytest.raises(AdapterProblem, match="512x512"):
+            vision.parse_size(text)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        # torchtitan/config/configs.py of 2026, torchtitan/config/job_config.py of 0.2, torchtitan/config_manager.py of 2024
+        ("dump_folder", "checkpoint.enable", "profiler.enable_profiling"),
+        ("job.dump_folder", "checkpoint.enable_checkpoint", "profiling.enable_profiling"),
+    ],
+)
+def test_a_configuration_is_changed_under_the_names_that_it_has(names: tuple[str, ...]) -> None:
+    changes = part("changes")
+    asked = changes.Changes(
+        steps=3,
+        folder="/written",
+        synthetic=True,
+        document_length=None,
+        tokenizer_files=False,
+        vision=part("vision_batches").VisionLayout((512, 512), 1),
+    )
+
+    def section(**fields: Any) -> SimpleNamespace:
+        return SimpleNamespace(**fields)
+
+    folder, saving, profiling = names
+    config = section(
+        training=section(steps=1000), checkpoint=section(), metrics=section(enable_wandb=True)
+    )
+    for name, value in ((folder, "outputs"), (saving, True), (profiling, True)):
+        owner, _, field = name.rpartition(".")
+        if owner and not hasattr(config, owner):
+            setattr(config, owner, section())
+        setattr(getattr(config, owner) if owner else config, field, value)
+    changes.apply(config, asked)
+    read = {name: operator.attrgetter(name)(config) for name in ("training.steps", *names)}
+    assert read == {"training.steps": 3, folder: "/written", saving: False, profiling: False}
+    assert config.metrics.enable_wandb is False
+    assert not hasattr(config.metrics, "enable_tensorboard")
+    del config.checkpoint
+    with pytest.raises(InterfaceChanged, match="checkpoint.enable_checkpoint"):
+        changes.apply(config, asked)

@@ -9,8 +9,12 @@ import { memtracker, temporaryFolder } from './memtracker.ts';
 const checkout = process.env.MEMTRACKER_TORCHTITAN ?? process.env.MEMTRACKER_TORCHTITAN_RELEASE;
 const MODEL = ['--module', 'llama3', '--config', 'llama3_debugmodel'];
 
+const has = (folder: string) => existsSync(join(checkout ?? '', 'torchtitan', folder));
 const graphTrainers = ['llama3', 'deepseek_v3'].filter((model) =>
-  existsSync(join(checkout ?? '', 'torchtitan', 'experiments', 'graph_trainer', model)),
+  has(`experiments/graph_trainer/${model}`),
+);
+const missing = ['experiments/graph_trainer', 'models/kimi_k2_7', 'models/flux'].filter(
+  (folder) => !has(folder),
 );
 
 beforeAll(() => {
@@ -18,8 +22,8 @@ beforeAll(() => {
     console.warn(
       'SKIPPED: MEMTRACKER_TORCHTITAN names no checkout, MEMTRACKER_TORCHTITAN_RELEASE no release (npm test sets it)',
     );
-  } else if (graphTrainers.length === 0) {
-    console.warn(`SKIPPED: ${checkout} has no graph trainer`);
+  } else if (missing.length > 0) {
+    console.warn(`SKIPPED: ${checkout} has no ${missing.join(', no ')}`);
   }
 });
 
@@ -65,6 +69,44 @@ describe.skipIf(checkout === undefined)('a real TorchTitan', () => {
       expect(names).not.toContain('forward');
       expect(names.filter((name) => name === 'step')).toHaveLength(2);
       expect(trace.run.get('config')).toMatchObject({ 'compile.mode': 'aot_fx_trace' });
+    },
+    300_000,
+  );
+
+  test.skipIf(!has('models/kimi_k2_7'))(
+    'a model with a vision encoder gets images, as many tokens as the checkout makes of their size',
+    async () => {
+      const argv = ['--module', 'kimi_k2_7', '--config', 'kimi_k2_5_debugmodel'];
+      const out = join(temporaryFolder(), 'run.mtrace');
+      const run = (...options: string[]) =>
+        memtracker(['trace', '-q', ...job, ...options, '--out', out, '--', ...argv]);
+      const result = await run('--option', 'image=280x420');
+      expect([0, 2], result.stderr).toContain(result.exitCode);
+      const trace = await readTrace(out);
+      expect(trace.integrity).toEqual({ complete: true, faults: [], status: 'done' });
+      const assumed = trace.uncovered.find((entry) => entry.name === 'images');
+      expect(assumed?.detail).toContain('280x420');
+      // kimi_k2_7/config_registry.py: patches of 14 pixels; (280 / 14) * (420 / 14) = 600 of them, 3 * 14 * 14 values each.
+      const shapes = trace.tensors.map((tensor) => tensor?.shape.join('x'));
+      expect(shapes).toContain('600x588');
+      const tooLarge = await run('--option', 'image=1400x1400');
+      expect(tooLarge.exitCode).toBe(3);
+      expect(tooLarge.stderr).toContain('2502 tokens');
+    },
+    300_000,
+  );
+
+  test.skipIf(!has('models/flux'))(
+    'flux runs with encoders of the sizes that the checkout names',
+    async () => {
+      const argv = ['--module', 'flux', '--config', 'flux_debugmodel'];
+      const out = join(temporaryFolder(), 'run.mtrace');
+      const result = await memtracker(['trace', '-q', ...job, '--out', out, '--', ...argv]);
+      expect([0, 2], result.stderr).toContain(result.exitCode);
+      const trace = await readTrace(out);
+      expect(trace.integrity).toEqual({ complete: true, faults: [], status: 'done' });
+      // tests/assets/flux_test_encoders/t5-v1_1-xxl/config.json: vocab_size, d_model.
+      expect(trace.tensors.map((tensor) => tensor?.shape.join('x'))).toContain('32128x4096');
     },
     300_000,
   );
