@@ -1,9 +1,13 @@
-"""Sends events to the orchestrator: ZeroMQ PUSH, msgpack batches, back-pressure.
+"""Sends events to the orchestrator: a ZeroMQ DEALER, msgpack batches, back-pressure, an acknowledgement at the end.
 
 Any thread may call `emit`; garbage collection may call it in the middle of anything. So `emit` is one append to a deque
 (atomic in CPython) and one thread, the sender, owns the socket: it drains the deque into batches of at most
 `BATCH_EVENTS` events, at the latest every `BATCH_SECONDS`. When the reader is slow, the socket's high-water mark blocks
 the sender, the deque fills, and `emit` waits: nothing is dropped.
+
+`close` returns when the reader has answered the `close` event with one empty frame. Ending the connection earlier would lose
+frames: a libzmq reader at its high-water mark that sees the other end hang up gives up what still lies in the kernel's socket
+buffer (libzmq 4.3.5, src/stream_engine_base.cpp, `in_event_internal` sets `_io_error`, `restart_input` then ends the engine).
 """
 
 from __future__ import annotations
@@ -27,6 +31,8 @@ QUEUE_EVENTS = 16 * BATCH_EVENTS
 """Events that may wait for the sender before `emit` blocks."""
 HIGH_WATER_MARK = 64
 """Batches that ZeroMQ holds for a slow reader before `send` blocks."""
+READER_SECONDS = 60.0
+"""How long the reader may take for a batch when the buffers are full, and for its acknowledgement of the close event."""
 
 
 class EventSink(Protocol):
@@ -48,26 +54,24 @@ class Emitter:
         run: str,
         *,
         curve: CurveKeys | None = None,
-        send_timeout_seconds: float = 60.0,
-        linger_seconds: float = 10.0,
+        timeout_seconds: float = READER_SECONDS,
     ) -> None:
         self._run = run
-        self._linger_seconds = linger_seconds
         self._queue: collections.deque[Event] = collections.deque()
         self._append: Callable[[Event], None] = self._queue.append
         self._wake = threading.Event()
         self._room = threading.Event()
         self._closing = False
         self._failure: str | None = None
-        self._was_blocked = False
         self._sequence = 0
         self.events = 0
         """Events sent so far."""
         self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.PUSH)
+        self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
-        self._socket.setsockopt(zmq.SNDTIMEO, int(send_timeout_seconds * 1000))
-        self._socket.setsockopt(zmq.LINGER, int(linger_seconds * 1000))
+        self._socket.setsockopt(zmq.SNDTIMEO, int(timeout_seconds * 1000))
+        self._socket.setsockopt(zmq.RCVTIMEO, int(timeout_seconds * 1000))
+        self._socket.setsockopt(zmq.LINGER, 0)
         if curve is not None:
             self._socket.setsockopt(zmq.CURVE_SERVERKEY, curve.server_public.encode("ascii"))
             self._socket.setsockopt(zmq.CURVE_PUBLICKEY, curve.public.encode("ascii"))
@@ -143,7 +147,7 @@ class Emitter:
             time.sleep(0.001)
 
     def close(self, status: str, counts: protocol.Fields) -> None:
-        """Sends everything queued and then the `close` event, which is the last one and counts itself.
+        """Sends everything queued and then the `close` event, which is the last one and counts itself. Waits until it was read.
 
         Raises:
             EmitterError: the reader went away, so the trace is incomplete.
@@ -168,19 +172,11 @@ class Emitter:
             except zmq.ZMQError as error:
                 self._failure = f"the orchestrator does not read the event stream: {error}"
         if self._failure is None:
-            self._wait_until_read()
-        self._socket.close(linger=int(self._linger_seconds * 1000))
+            try:
+                self._socket.recv()
+            except zmq.ZMQError as error:
+                self._failure = f"the orchestrator did not say that it read everything: {error}"
+        self._socket.close()
         self._context.term()
         if self._failure is not None:
             raise EmitterError(self._failure)
-
-    def _wait_until_read(self) -> None:
-        """Keeps the connection until the reader, who has seen the close event, ends it.
-
-        A reader at its high-water mark does not read from the connection; when that ends under it, libzmq drops what still lies
-        in the kernel. Waits for at most the linger time, and only briefly when the reader was never slow.
-        """
-        seconds = self._linger_seconds if self._was_blocked else min(0.25, self._linger_seconds)
-        monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        monitor.poll(int(seconds * 1000))
-        self._socket.disable_monitor()

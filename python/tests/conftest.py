@@ -202,7 +202,7 @@ def run_worker(
     file = folder / "spec.json"
     file.write_text(json.dumps(spec))
     context = zmq.Context()
-    socket = context.socket(zmq.PULL)
+    socket = context.socket(zmq.ROUTER)
     socket.bind(endpoint)
     process = subprocess.Popen(
         [python, "-m", "memtracker_sidecar", str(file)],
@@ -217,7 +217,8 @@ def run_worker(
     try:
         while time.monotonic() < deadline:
             if socket.poll(100):
-                version, run, sequence, batch = msgpack.unpackb(socket.recv())
+                sender, frame = socket.recv_multipart()
+                version, run, sequence, batch = msgpack.unpackb(frame)
                 assert (version, run, sequence) == (protocol.PROTOCOL_VERSION, "test-run", frames)
                 frames += 1
                 for event in batch:
@@ -225,6 +226,7 @@ def run_worker(
                     if on_event is not None:
                         on_event(event, process)
                 if events and events[-1][0] == protocol.CLOSE:
+                    socket.send_multipart([sender, b""])
                     break
             elif process.poll() is not None:
                 break

@@ -18,7 +18,7 @@ import zmq
 from conftest import REPOSITORY, WorkerResult, make_spec
 
 from memtracker_sidecar import protocol
-from memtracker_sidecar.emitter import QUEUE_EVENTS, Emitter, EmitterError
+from memtracker_sidecar.emitter import BATCH_EVENTS, QUEUE_EVENTS, Emitter, EmitterError
 from memtracker_sidecar.worker_spec import CurveKeys, SpecError, load_worker_spec, parse_worker_spec
 
 Worker = Callable[..., WorkerResult]
@@ -248,23 +248,23 @@ def receive(socket: zmq.Socket[bytes]) -> list[list[Any]]:
     events: list[list[Any]] = []
     sequence = 0
     while not events or events[-1][0] != protocol.CLOSE:
-        assert socket.poll(60_000), "the stream ended without a close event"
-        version, run, number, batch = msgpack.unpackb(socket.recv())
+        assert socket.poll(10_000), "the stream ended without a close event"
+        sender, frame = socket.recv_multipart()
+        version, run, number, batch = msgpack.unpackb(frame)
         assert (version, run, number) == (protocol.PROTOCOL_VERSION, "nonce", sequence)
         sequence += 1
         events += batch
+    socket.send_multipart([sender, b""])
     return events
 
 
 def test_a_slow_reader_blocks_the_sender_and_loses_nothing(tmp_path: Path) -> None:
     context = zmq.Context()
-    socket = context.socket(zmq.PULL)
-    socket.setsockopt(
-        zmq.RCVHWM, 64
-    )  # as the orchestrator has it (src/sidecar/stream.ts, RECEIVE_FRAMES)
+    socket = context.socket(zmq.ROUTER)
+    socket.setsockopt(zmq.RCVHWM, 1)
     socket.bind(f"ipc://{tmp_path}/s")
     emitter = Emitter(f"ipc://{tmp_path}/s", "nonce")
-    total = 16 * QUEUE_EVENTS
+    total = 8 * QUEUE_EVENTS
     sent = 0
 
     def produce() -> None:
@@ -285,10 +285,40 @@ def test_a_slow_reader_blocks_the_sender_and_loses_nothing(tmp_path: Path) -> No
     context.destroy(linger=0)
 
 
+def test_a_reader_that_pauses_at_the_end_still_gets_the_last_frames(tmp_path: Path) -> None:
+    # Few enough batches that all of them lie in the kernel's socket buffer, where a connection that ends loses them.
+    context = zmq.Context()
+    socket = context.socket(zmq.ROUTER)
+    socket.setsockopt(zmq.RCVHWM, 1)
+    socket.bind(f"ipc://{tmp_path}/s")
+    emitter = Emitter(f"ipc://{tmp_path}/s", "nonce")
+    for number in range(4 * BATCH_EVENTS):
+        emitter.emit((protocol.FREE, number))
+    closing = threading.Thread(target=emitter.close, args=("done", {}))
+    closing.start()
+    time.sleep(1.0)
+    assert closing.is_alive(), "nothing was read, so nothing was acknowledged"
+    assert len(receive(socket)) == 4 * BATCH_EVENTS + 1
+    closing.join(10)
+    assert not closing.is_alive()
+    context.destroy(linger=0)
+
+
+def test_a_reader_that_goes_away_before_the_end_is_an_error(tmp_path: Path) -> None:
+    context = zmq.Context()
+    socket = context.socket(zmq.ROUTER)
+    socket.bind(f"ipc://{tmp_path}/s")
+    emitter = Emitter(f"ipc://{tmp_path}/s", "nonce", timeout_seconds=1.0)
+    emitter.emit((protocol.FREE, 1))
+    emitter.flush()
+    assert socket.poll(10_000)
+    context.destroy(linger=0)
+    with pytest.raises(EmitterError):
+        emitter.close("done", {})
+
+
 def test_a_reader_that_never_comes_is_an_error(tmp_path: Path) -> None:
-    emitter = Emitter(
-        f"ipc://{tmp_path}/none", "nonce", send_timeout_seconds=0.1, linger_seconds=0.1
-    )
+    emitter = Emitter(f"ipc://{tmp_path}/none", "nonce", timeout_seconds=0.1)
     with pytest.raises(EmitterError, match="does not read"):
         for number in range(100 * QUEUE_EVENTS):
             emitter.emit((protocol.FREE, number))
@@ -300,24 +330,26 @@ def test_curve_keys_protect_loopback_tcp() -> None:
     server_public, server_secret = zmq.curve_keypair()
     public, secret = zmq.curve_keypair()
     context = zmq.Context()
-    socket = context.socket(zmq.PULL)
+    socket = context.socket(zmq.ROUTER)
     socket.curve_server = True
     socket.curve_secretkey = server_secret
     port = socket.bind_to_random_port("tcp://127.0.0.1")
     keys = CurveKeys(server_public.decode(), public.decode(), secret.decode())
     emitter = Emitter(f"tcp://127.0.0.1:{port}", "nonce", curve=keys)
     emitter.emit(protocol.log("info", "hello"))
-    emitter.close("done", {"storages": 1})
+    closing = threading.Thread(target=emitter.close, args=("done", {"storages": 1}))
+    closing.start()
     assert receive(socket) == [
         [protocol.LOG, "info", "hello"],
         [protocol.CLOSE, "done", 2, {"storages": 1}],
     ]
+    closing.join(10)
     context.destroy(linger=0)
 
 
 def test_the_stream_carries_300000_events_a_second(tmp_path: Path) -> None:
     context = zmq.Context()
-    socket = context.socket(zmq.PULL)
+    socket = context.socket(zmq.ROUTER)
     socket.bind(f"ipc://{tmp_path}/s")
     received = 0
 
@@ -325,9 +357,10 @@ def test_the_stream_carries_300000_events_a_second(tmp_path: Path) -> None:
         nonlocal received
         done = False
         while not done:
-            frame = socket.recv()
+            sender, frame = socket.recv_multipart()
             received += 1
             done = frame.endswith(b"\x80")  # the empty map at the end of the close event
+        socket.send_multipart([sender, b""])
 
     reader = threading.Thread(target=read)
     reader.start()

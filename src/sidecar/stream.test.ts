@@ -1,7 +1,7 @@
 import { existsSync, statSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { afterEach, expect, test } from 'vitest';
-import { Push } from 'zeromq';
+import { Dealer } from 'zeromq';
 import { encodeBatch } from '../protocol/codec.ts';
 import { EVENTS, type EventTuple } from '../protocol/events.ts';
 import { EventStream, type StreamOptions } from './stream.ts';
@@ -16,7 +16,7 @@ afterEach(async () => {
 
 async function openPair(options: StreamOptions = {}) {
   const stream = await EventStream.open(options);
-  const push = new Push({ linger: 0 });
+  const push = new Dealer({ linger: 0 });
   if (stream.curve !== null) {
     push.curveServerKey = stream.curve.server_public;
     push.curvePublicKey = stream.curve.public;
@@ -49,6 +49,27 @@ test('a whole stream has no faults and ends at the close event', async () => {
   expect(summary).toEqual({ batches: 2, events: 3, closed: true, status: 'done', faults: [] });
 });
 
+test('the worker is told that its stream was read, once the sink has the close event', async () => {
+  const { stream, push, send } = await openPair();
+  await send(0, [FREE(1)]);
+  await send(1, [CLOSE(2)]);
+  const order: string[] = [];
+  const [, answer] = await Promise.all([
+    stream.receive({
+      frame: async (_raw, batch) => {
+        await new Promise((done) => setTimeout(done, 20));
+        order.push(`batch ${batch.sequence}`);
+      },
+    }),
+    push.receive().then((frames) => {
+      order.push('answer');
+      return frames;
+    }),
+  ]);
+  expect(order).toEqual(['batch 0', 'batch 1', 'answer']);
+  expect(answer.map((frame) => frame.length)).toEqual([0]);
+});
+
 test('the socket lies in a folder that only its owner can enter, and both are gone after close', async () => {
   const { stream } = await openPair();
   const socket = stream.endpoint.replace('ipc://', '');
@@ -61,7 +82,7 @@ test('the socket lies in a folder that only its owner can enter, and both are go
 test('loopback TCP carries the stream under CURVE and refuses a peer without keys', async () => {
   const { stream, send } = await openPair({ transport: 'tcp' });
   expect(stream.endpoint).toMatch(/^tcp:\/\/127\.0\.0\.1:\d+$/);
-  const stranger = new Push({ linger: 0, sendTimeout: 200 });
+  const stranger = new Dealer({ linger: 0, sendTimeout: 200 });
   cleanups.push(() => stranger.close());
   stranger.connect(stream.endpoint);
   await stranger

@@ -1,11 +1,12 @@
-// The event stream of one run: a ZeroMQ PULL socket that only this user can reach, and the checks that make a stream whole:
-// the run's nonce, the protocol version, sequence numbers without gaps, and the close event.
+// The event stream of one run: a ZeroMQ ROUTER socket that only this user can reach, and the checks that make a stream whole:
+// the run's nonce, the protocol version, sequence numbers without gaps, and the close event, which is answered with one empty
+// frame: until then the worker keeps its end of the connection (python/memtracker_sidecar/emitter.py says why).
 //
 // Back-pressure: a frame is asked for only when the one before was written. libzmq then holds RECEIVE_FRAMES frames, the
 // kernel a socket buffer, and after that the sender blocks. Nothing is dropped on either side.
 
 import { randomBytes } from 'node:crypto';
-import { curveKeyPair, Pull } from 'zeromq';
+import { curveKeyPair, Router } from 'zeromq';
 import { UserError } from '../base/errors.ts';
 import { type Batch, decodeBatch } from '../protocol/codec.ts';
 import { type EventTuple, eventCode } from '../protocol/events.ts';
@@ -54,6 +55,9 @@ export interface StreamOptions {
 
 const CLOSE = eventCode('close');
 
+/** Tells the worker that everything up to its close event was read. */
+const ACKNOWLEDGEMENT = new Uint8Array();
+
 export class EventStream {
   /** What the worker connects to. */
   readonly endpoint: string;
@@ -64,12 +68,12 @@ export class EventStream {
   /** Removed by {@link close}; the worker's specification may be put there. */
   readonly folder: PrivateFolder;
 
-  readonly #socket: Pull;
+  readonly #socket: Router;
   #senderGone = false;
   #closed = false;
 
   private constructor(
-    socket: Pull,
+    socket: Router,
     endpoint: string,
     curve: CurveKeys | null,
     folder: PrivateFolder,
@@ -84,7 +88,7 @@ export class EventStream {
   /** @throws UserError when no socket can be made. */
   static async open(options: StreamOptions = {}): Promise<EventStream> {
     const folder = await PrivateFolder.make(options.env ?? process.env);
-    const socket = new Pull({
+    const socket = new Router({
       receiveHighWaterMark: RECEIVE_FRAMES,
       receiveTimeout: IDLE,
       linger: 0,
@@ -128,7 +132,7 @@ export class EventStream {
 
   /**
    * Hands every frame to the sink until the close event, or until the sender is gone and the socket is drained.
-   * Rejects only with what the sink throws.
+   * The close event is answered once the sink has it. Rejects only with what the sink throws.
    */
   async receive(sink: FrameSink): Promise<StreamSummary> {
     const faults = new Faults();
@@ -138,11 +142,12 @@ export class EventStream {
     let closing: EventTuple | undefined;
     let idleLooks = 0;
     while (closing === undefined && !this.#closed) {
-      const raw = await this.#next();
-      if (raw === undefined) {
+      const message = await this.#next();
+      if (message === undefined) {
         if (this.#senderGone && ++idleLooks >= DRAINED_LOOKS) break;
         continue;
       }
+      const [sender, raw] = message;
       idleLooks = 0;
       const decoded = decodeBatch(raw);
       if (!decoded.ok) {
@@ -164,6 +169,8 @@ export class EventStream {
       const last = batch.events.at(-1);
       if (last?.[0] === CLOSE) closing = last;
       await sink.frame(raw, batch);
+      if (closing !== undefined && !this.#closed)
+        await this.#socket.send([sender, ACKNOWLEDGEMENT]);
     }
     if (closing === undefined) {
       faults.add('the worker ended without closing its stream; what arrived is kept');
@@ -179,24 +186,19 @@ export class EventStream {
     };
   }
 
-  /** Ends the connection, which tells the worker that everything was read. The folder stays until {@link close}. */
-  disconnect(): void {
-    if (!this.#socket.closed) this.#socket.close();
-  }
-
   /** Closes the socket and removes the folder. */
   async close(): Promise<void> {
     if (this.#closed) return;
     this.#closed = true;
-    this.disconnect();
+    this.#socket.close();
     await this.folder.remove();
   }
 
-  /** The next frame, or undefined when none came within {@link IDLE}. */
-  async #next(): Promise<Uint8Array | undefined> {
+  /** Who sent the next frame, and the frame; undefined when none came within {@link IDLE}. */
+  async #next(): Promise<readonly [sender: Uint8Array, frame: Uint8Array] | undefined> {
     try {
-      const [frame] = await this.#socket.receive();
-      return frame;
+      const [sender, frame] = await this.#socket.receive();
+      return [sender as Uint8Array, frame as Uint8Array];
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code === 'EAGAIN' || this.#closed) return undefined;
       throw error;

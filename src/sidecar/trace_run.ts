@@ -244,11 +244,7 @@ class TraceRun {
           onProgress?.(this.#progress);
         },
       });
-      if (summary.closed) {
-        // The worker keeps its end of the connection until we end ours.
-        this.#stream.disconnect();
-        worker.expectExit();
-      }
+      if (summary.closed) worker.expectExit();
       return await this.#finish(summary, await exited);
     } finally {
       signal?.removeEventListener('abort', onAbort);
