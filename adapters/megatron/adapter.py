@@ -1,7 +1,8 @@
 """Megatron-LM: an unchanged checkout, its own script and argument line, one rank of any world, no GPU.
 
 One file a concern: `interface` (names that are held on to), `arguments` (what is switched off), `batches` (data without a
-dataset), `phases` (labels and owners), `routing` (mixture of experts), `behaviour` (answers to questions about values).
+dataset), `phases` (labels and owners), `routing` (mixture of experts), `vision` (images among text), `behaviour` (answers to
+questions about values).
 Kernel libraries are in `memtracker_sidecar.kernels`.
 """
 
@@ -30,7 +31,7 @@ from memtracker_sidecar.adapter_api import (
 )
 from memtracker_sidecar.worker_spec import WorkerSpec
 
-from . import arguments, batches, behaviour, interface, phases, rank_layout, routing
+from . import arguments, batches, behaviour, interface, phases, rank_layout, routing, vision
 
 DEFAULT_SCRIPT = "pretrain_gpt.py"
 
@@ -109,6 +110,7 @@ class Adapter(AdapterInterface):
         batches.install(context, self._script)
         behaviour.install(context)
         routing.install(context)
+        vision.install(context, self._script)
         phases.install(context, lambda model, optimizer: _register(context, model, optimizer))
 
     def run(self, context: AdapterContext) -> None:

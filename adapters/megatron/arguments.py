@@ -69,7 +69,7 @@ def install(context: AdapterContext) -> None:
     def make(parse_args: Callable[..., Namespace]) -> Callable[..., Namespace]:
         def parse_and_change(*arguments: Any, **options: Any) -> Namespace:
             parsed = parse_args(*arguments, **options)
-            changed = _switch_off(parsed)
+            changed = _switch_off(parsed, os.path.basename(context.plan.argv[0]))
             changed.update(_samples_to_iterations(parsed))
             changed.update(_tokenizer(context, parsed))
             changed.update(_limit_micro_batches(context, parsed))
@@ -89,7 +89,7 @@ def _change(parsed: Namespace, name: str, value: Any, changed: dict[str, str], r
         setattr(parsed, name, value)
 
 
-def _switch_off(parsed: Namespace) -> dict[str, str]:
+def _switch_off(parsed: Namespace, script: str) -> dict[str, str]:
     changed: dict[str, str] = {}
     for name, (value, off) in OFF.items():
         _change(parsed, name, value, changed, off)
@@ -105,6 +105,8 @@ def _switch_off(parsed: Namespace) -> dict[str, str]:
         reason = "this overlap is refused with the distributed formats"
         _change(parsed, "ckpt_format", "torch", changed, reason)
         _change(parsed, "use_gloo_process_groups", True, changed, "the torch format wants them")
+    elif "vlm" in script:
+        _change(parsed, "ckpt_format", "torch", changed, "the only format that the script accepts")
     elif not getattr(parsed, "use_torch_fsdp2", False):
         # Torch's legacy format refuses nothing that the distributed one accepts, but some options need the latter.
         _change(

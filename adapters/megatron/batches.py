@@ -1,12 +1,14 @@
 """Batches of the shape that Megatron's datasets give, without a dataset.
 
-One class a training script: GPT-like models (megatron/core/datasets/gpt_dataset.py, GPTDataset.__getitem__) and BERT
-(megatron/core/datasets/bert_dataset.py, BERTMaskedWordPieceDataset.__getitem__). Tensors are on the host, as a DataLoader gives
-them; the training code moves them itself.
+One class a training script, each after a `__getitem__` of megatron/core/datasets: GPT-like and hybrid models (gpt_dataset.py,
+GPTDataset), BERT (bert_dataset.py, BERTMaskedWordPieceDataset), T5 (t5_dataset.py, T5MaskedWordPieceDataset) and images with
+text (multimodal_dataset.py, MockMultimodalDataset). Tensors are on the host, as a DataLoader gives them; the training code
+moves them itself.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -56,8 +58,50 @@ class BertBatches(GptBatches):
         return batch
 
 
+class T5Batches(GptBatches):
+    """text_enc and enc_mask of the encoder's length; text_dec, labels, loss_mask and dec_mask of the decoder's."""
+
+    def __next__(self) -> dict[str, torch.Tensor]:
+        rows = self.args.micro_batch_size
+        lengths = {
+            "text_enc": self.args.encoder_seq_length,
+            "enc_mask": self.args.encoder_seq_length,
+            "text_dec": self.args.decoder_seq_length,
+            "labels": self.args.decoder_seq_length,
+            "loss_mask": self.args.decoder_seq_length,
+            "dec_mask": self.args.decoder_seq_length,
+        }
+        batch = {
+            name: torch.zeros((rows, length), dtype=torch.int64) for name, length in lengths.items()
+        }
+        batch["truncated"] = torch.zeros((rows,), dtype=torch.int64)
+        return batch
+
+
+class VlmBatches(GptBatches):
+    """An image, and text one token longer than asked for: pretrain_vlm.py puts a token of the image in front."""
+
+    def __next__(self) -> dict[str, torch.Tensor]:
+        args = self.args
+        shape = (args.micro_batch_size, args.dataloader_seq_length + 1)
+        batch = {
+            name: torch.zeros(shape, dtype=torch.int64)
+            for name in ("tokens", "labels", "position_ids")
+        }
+        batch["loss_mask"] = torch.ones(shape, dtype=torch.float32)
+        batch["image"] = torch.zeros(
+            (args.micro_batch_size, 3, args.img_h, args.img_w), dtype=torch.float32
+        )
+        return batch
+
+
+SCRIPTS: dict[str, type[GptBatches]] = {"bert": BertBatches, "t5": T5Batches, "vlm": VlmBatches}
+"""By a word of the script's name; every other script reads batches of GPTDataset's shape."""
+
+
 def for_script(script: str) -> type[GptBatches]:
-    return BertBatches if "bert" in script else GptBatches
+    name = os.path.basename(script)
+    return next((kind for word, kind in SCRIPTS.items() if word in name), GptBatches)
 
 
 def install(context: AdapterContext, script: str) -> None:

@@ -33,6 +33,7 @@ class DataDependentPolicies:
 
     def __init__(self, uncovered: Callable[..., None]) -> None:
         self._uncovered = uncovered
+        self._told: dict[Any, int] = {}
         self.scalar: Callable[[torch.Tensor], Scalar | None] | None = None
         """Asked first for the value of a one-element tensor; None leaves it to the default."""
         self.selected: Callable[[torch.Tensor, torch.Tensor], int | None] | None = None
@@ -105,12 +106,23 @@ class DataDependentPolicies:
         return True
 
     def _count(self, tensor: torch.Tensor, mask: torch.Tensor, operator: str) -> int:
+        """How many elements a mask selects. What was said of a mask in forward holds for it in backward."""
+        key = self._key(mask)
+        if key in self._told:
+            return self._told[key]
         if self.selected is not None:
             count = self.selected(tensor, mask)
             if count is not None:
+                if key is not None:
+                    self._told[key] = count
                 return count
         self._uncovered("data_dependent", operator, assumption="every element is selected")
         return mask.numel()
+
+    def _key(self, mask: torch.Tensor) -> tuple[Any, ...] | None:
+        """The mask with its present values: storage, shape, and how often it was written to."""
+        live = self._recorder.find(mask)
+        return (live[0].id, tuple(mask.shape), mask._version) if live else None
 
     def _nonzero(self, func: Any, args: Any, kwargs: Any) -> Any:
         tensor = args[0]

@@ -360,6 +360,15 @@ def convert_bshd_to_thd(tensor: torch.Tensor, cu_seqlens: torch.Tensor, t: int) 
     return plain([t, *tensor.shape[2:]], tensor.dtype, tensor.device)
 
 
+@TABLE.kernel("extensions/attention.cpp thd_get_partitioned_indices")
+def thd_get_partitioned_indices(
+    cu_seqlens: torch.Tensor, total_tokens: int, world_size: int, rank: int
+) -> torch.Tensor:
+    return torch.empty(
+        [int(total_tokens) // world_size], dtype=torch.int32, device=cu_seqlens.device
+    )
+
+
 @TABLE.kernel("extensions/attention.cpp thd_read_half_tensor")
 def thd_read_half_tensor(
     tensor: torch.Tensor, cu_seqlens: torch.Tensor, half_idx: int
