@@ -37,7 +37,7 @@ def install(context: AdapterContext, transformer_engine: str | None = None) -> d
 
     `transformer_engine`: a folder that holds TransformerEngine's Python package; default: the installed one.
     """
-    from memtracker_sidecar.kernels import apex, deep_ep, flash_attention
+    from memtracker_sidecar.kernels import apex, deep_ep, flash_attention, mamba
     from memtracker_sidecar.kernels.recording import RecordingHost
     from memtracker_sidecar.kernels.transformer_engine import loader
 
@@ -49,6 +49,7 @@ def install(context: AdapterContext, transformer_engine: str | None = None) -> d
     )
     facts["apex"] = "stand-in" if apex.install() else "installed"
     facts["deep_ep"] = f"stand-in {deep_ep.VERSION}" if deep_ep.install() else "installed"
+    facts.update(mamba.install(context.rules))
     package = loader.install(transformer_engine)
     if package is None:
         facts["transformer_engine"] = "not found"
