@@ -196,7 +196,11 @@ class Adapter(AdapterInterface):
             _report_steps(context, trainer)
         else:
             train_script.mark_steps(context, self._job)
-        torch_versions.restore(context, str(context.spec.options.get("torch", "")))
+        torch_versions.restore(
+            context,
+            str(context.spec.options.get("torch", "")),
+            old_checkout=generation is not config_registry,
+        )
         rank_layout.install(context)
         rank_agreement.install(context.replacements)
         if engine.graph_model(context.plan.argv) is not None:

@@ -6,6 +6,7 @@ A checkout of 2024 runs on the pinned PyTorch, but its published memory was meas
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Callable
@@ -94,6 +95,61 @@ def _truncated_normal_in_place(context: AdapterContext) -> None:
     )
 
 
+def _recomputed_functions_hold_themselves(context: AdapterContext) -> None:
+    def make(_current: Callable[..., Any]) -> Callable[..., Any]:
+        def disabled(fn: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+            return torch._disable_dynamo(fn)(*arguments, **keywords)
+
+        return disabled
+
+    context.replace(
+        "torch.utils.checkpoint",
+        "_run_fn_with_dynamo_disabled",
+        make,
+        "the decorated function of a checkpointed block referred to itself until the next collection",
+    )
+
+
+def _fsdp_stays_out_of_selective_checkpoints(context: AdapterContext) -> None:
+    depth = [0]
+    profiler = torch.ops.profiler
+    marks = {
+        getattr(packet, overload)
+        for packet in (profiler._record_function_enter_new, profiler._record_function_exit)
+        for overload in packet.overloads()
+    }
+
+    def outside(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def uncounted(*arguments: Any, **keywords: Any) -> Any:
+            depth[0] += 1
+            try:
+                return original(*arguments, **keywords)
+            finally:
+                depth[0] -= 1
+
+        return uncounted
+
+    def counting(original: Callable[..., Any]) -> Callable[..., Any]:
+        def dispatch(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if depth[0] or func in marks:
+                return func(*args, **(kwargs or {}))
+            return original(mode, func, types, args, kwargs)
+
+        return dispatch
+
+    reason = "selective checkpoints counted only the operators that they saved"
+    for method in ("pre_forward", "post_forward"):
+        context.replace(
+            "torch.distributed.fsdp._fully_shard._fsdp_param_group",
+            f"FSDPParamGroup.{method}",
+            outside,
+            reason,
+        )
+    for mode in ("_CachingTorchDispatchMode", "_CachedTorchDispatchMode"):
+        context.replace("torch.utils.checkpoint", f"{mode}.__torch_dispatch__", counting, reason)
+
+
 BEHAVIOURS: dict[str, dict[str, Callable[[AdapterContext], None]]] = {
     "2.6": {
         # torch/distributed/fsdp/_fully_shard/_fsdp_state.py of 2.6, FSDPState._lazy_init: post_forward_mesh_info = None
@@ -104,12 +160,36 @@ BEHAVIOURS: dict[str, dict[str, Callable[[AdapterContext], None]]] = {
         # torch/_functorch/compile_utils.py at 017d2eb2, fx_graph_cse: no check of is_impure
         "equal collectives of a compiled graph are merged with their waits": _equal_collectives_are_one,
     },
+    # Nightlies of May 2025, between pytorch#153300 and the fix of pytorch#154642.
+    "2.8.dev": {
+        # torch/_compile.py, _disable_dynamo keeps what it makes on the function that it is given, and that refers back. The
+        # comment at torch/utils/checkpoint.py, _run_fn_with_dynamo_disabled of 2.14 names the issue and the cure.
+        "functions that recompute checkpointed blocks are kept until a collection": _recomputed_functions_hold_themselves,
+    },
 }
 """By PyTorch version: sentence -> what restores it."""
 
 
-def restore(context: AdapterContext, version: str) -> None:
-    """Puts the named behaviours of `version` back and says so in the trace."""
+NEEDED_BY_OLD_CHECKOUTS: dict[str, Callable[[AdapterContext], None]] = {
+    # A layer whose experts are sharded on their own gathers them once more, or once less, when it is recomputed. From 2.13 to
+    # 2.14 that ends the backward ("invocation index … not found in storage": pytorch/torchtitan#3427); pytorch#196862 keeps FSDP
+    # out of the count again, as it was when only saved operators were counted.
+    "FSDP's own operators are not part of a selective checkpoint": _fsdp_stays_out_of_selective_checkpoints,
+}
+"""What a checkout of 0.2 and before does not run without, on the pinned PyTorch."""
+
+
+def restore(context: AdapterContext, version: str, *, old_checkout: bool) -> None:
+    """Puts the named behaviours of `version` back, and what an old checkout needs, and says so in the trace."""
+    if old_checkout:
+        for sentence, apply in NEEDED_BY_OLD_CHECKOUTS.items():
+            apply(context)
+            context.uncovered(
+                "feature",
+                "PyTorch of the checkout's time",
+                detail=sentence,
+                assumption="as the PyTorch did that the checkout was written for",
+            )
     for sentence, apply in BEHAVIOURS.get(version, {}).items():
         apply(context)
         context.uncovered(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import importlib
 import operator
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint as checkpoint
 from conftest import REPOSITORY
 
 from memtracker_sidecar.__main__ import load_adapter
@@ -25,7 +29,7 @@ def part(name: str) -> ModuleType:
     return sys.modules[f"memtracker_adapter_torchtitan.{name}"]
 
 
-def checkout(folder: Path, *files: str) -> Path:
+def checkout_with(folder: Path, *files: str) -> Path:
     for file in files:
         path = folder / file
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,7 +51,7 @@ def checkout(folder: Path, *files: str) -> Path:
 def test_a_checkout_is_known_by_its_files(
     tmp_path: Path, files: tuple[str, ...], generation: str
 ) -> None:
-    detection = load_adapter(FOLDER).detect(checkout(tmp_path, *files))
+    detection = load_adapter(FOLDER).detect(checkout_with(tmp_path, *files))
     assert detection.matches
     assert generation in detection.reason
 
@@ -151,7 +155,9 @@ def test_a_stand_in_can_be_imported_subclassed_and_annotated_with() -> None:
 
 def test_the_same_job_is_asked_of_the_other_trainer_by_its_names(tmp_path: Path) -> None:
     engine = part("engine")
-    folder = checkout(tmp_path, "torchtitan/experiments/graph_trainer/llama3/config_registry.py")
+    folder = checkout_with(
+        tmp_path, "torchtitan/experiments/graph_trainer/llama3/config_registry.py"
+    )
     # torchtitan/experiments/graph_trainer/README.md: the names of the graph trainer's modules and configurations.
     eager = ("--module", "llama3", "--config=llama3_8b", "--training.steps", "3")
     graph = (
@@ -235,3 +241,64 @@ def test_a_configuration_is_changed_under_the_names_that_it_has(names: tuple[str
     del config.checkpoint
     with pytest.raises(InterfaceChanged, match="checkpoint.enable_checkpoint"):
         changes.apply(config, asked)
+
+
+def selective(block: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """`block` under a selective checkpoint that saves its matrix products."""
+    contexts = functools.partial(
+        checkpoint.create_selective_checkpoint_contexts, [torch.ops.aten.mm.default]
+    )
+    result = checkpoint.checkpoint(block, x, use_reentrant=False, context_fn=contexts)
+    assert isinstance(result, torch.Tensor)
+    return result
+
+
+@pytest.mark.parametrize(("version", "kept"), [("", 0), ("2.8.dev", 64 * 64 * 4)])
+def test_nightlies_of_may_2025_kept_saved_activations_until_a_collection(
+    traced: Any, version: str, kept: int
+) -> None:
+    # pytorch/pytorch#154642: only with selective checkpoints, and gone after a collection. The last saved product is the one that
+    # early stopping of the recomputation leaves in the checkpoint's storage.
+    run = traced()
+    gc.collect()
+    gc.disable()
+    try:
+        part("torch_versions").restore(run.context, version, old_checkout=False)
+        with run.recording():
+            weight = torch.randn(64, 64, device="cuda", requires_grad=True)
+            x = torch.randn(64, 64, device="cuda", requires_grad=True)
+            selective(lambda x: (x @ weight).relu() @ weight, x).sum().backward()
+            weight.grad = x.grad = None
+            held = torch.cuda.memory_allocated()
+            gc.collect()
+            assert held - torch.cuda.memory_allocated() == kept
+    finally:
+        gc.enable()
+        run.context.replacements.restore()
+
+
+def test_what_fsdp_does_when_it_recomputes_is_not_counted_for_an_old_checkout(traced: Any) -> None:
+    run = traced()
+    calls: list[int] = []
+
+    def block(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        if len(calls) % 2 == 0:  # the recomputation
+            with torch.autograd.profiler.record_function("FSDP::all_gather"):
+                pass
+        return (x @ x).relu() @ x
+
+    def backward() -> None:
+        with run.recording():
+            selective(block, torch.randn(4, 4, device="cuda", requires_grad=True)).sum().backward()
+
+    try:
+        # pytorch/torchtitan#3427: the message of the pinned PyTorch.
+        with pytest.raises(RuntimeError, match="not found in storage"):
+            backward()
+        part("torch_versions").restore(run.context, "", old_checkout=True)
+        calls.clear()
+        backward()
+        assert len(calls) == 2
+    finally:
+        run.context.replacements.restore()
