@@ -204,7 +204,7 @@ class Adapter(AdapterInterface):
         rank_layout.install(context)
         rank_agreement.install(context.replacements)
         if engine.graph_model(context.plan.argv) is not None:
-            graph_trainer.install(context.replacements)
+            graph_trainer.install(context)
         stage_boundary.install(context.replacements, self._job.boundary)
         routing = expert_routing.ExpertRouting(
             context.option("routing", 1.0),

@@ -49,6 +49,8 @@ class ModuleTracker:
         self._sequence_owner: list[int] = []
         self._parameters: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._handles: list[Any] = []
+        self._placed: tuple[int, int] | None = None
+        self._names: dict[str, int] = {}
         self._count = 0
         self.on_root: Callable[[], None] | None = None
         """Called when a module is entered from outside of any module, in a forward."""
@@ -151,6 +153,26 @@ class ModuleTracker:
 
     # -- position
 
+    def place(self, name: str, step: int) -> None:
+        """Says which module (fully qualified name) the code that follows belongs to, and in which pass, where no module is
+        called: a graph that was made of the modules. `""` ends it."""
+        if not name:
+            self._placed = None
+            return
+        known = next((known.id for known in self._known.values() if known.name == name), 0)
+        self._placed = (known or self._id_of_name(name), step)
+
+    def _id_of_name(self, name: str) -> int:
+        """The id of something that has a module's name and is none, such as a loss function."""
+        found = self._names.get(name)
+        if found is None:
+            self._count += 1
+            found = self._names[name] = self._count
+            self._sink.emit(
+                protocol.module(found, 0, self._tables.string(name), self._tables.string(""))
+            )
+        return found
+
     @property
     def stack_depth(self) -> int:
         """How many module calls are open."""
@@ -168,6 +190,8 @@ class ModuleTracker:
 
     def position(self) -> tuple[int, int]:
         """(module id or 0, pass) of the code that is running now."""
+        if self._placed is not None:
+            return self._placed
         task = torch._C._current_graph_task_id()
         stack = self._stack
         if task == -1:

@@ -17,6 +17,7 @@ import torch
 import torch.utils.checkpoint as checkpoint
 from conftest import REPOSITORY
 
+from memtracker_sidecar import protocol
 from memtracker_sidecar.__main__ import load_adapter
 from memtracker_sidecar.adapter_api import AdapterProblem, InterfaceChanged
 from memtracker_sidecar.replacements import Replacements
@@ -302,3 +303,44 @@ def test_what_fsdp_does_when_it_recomputes_is_not_counted_for_an_old_checkout(tr
         assert len(calls) == 2
     finally:
         run.context.replacements.restore()
+
+
+def test_a_traced_graph_says_which_module_and_pass_its_memory_belongs_to(traced: Any) -> None:
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    nodes = [
+        ("w1", "layers.0.w1", {}),
+        ("w2", "layers.0.w2", {}),
+        ("w1_recomputed", "layers.0.w1", {"autograd_backward": True}),
+        ("w2_backward", "layers.0.w2", {"autograd_backward": True}),
+    ]
+    value = x
+    for name, module, meta in nodes:
+        value = graph.create_node("call_function", torch.relu, (value,), name=name)
+        value.meta.update(meta, custom={"module_fqn": module})
+    value = graph.call_function(torch.relu, (value,))  # of no module of its own: of the one before
+    graph.output(value)
+    run = traced()
+    gm = torch.fx.GraphModule(torch.nn.Module(), graph)
+    part("graph_trainer").label_modules(gm, place=run.context.modules.place)
+    with run.recording():
+        gm(torch.randn(4, device="cuda"))
+        torch.randn(8, device="cuda")
+    made = [(event["module"], event["step"]) for event in run.trace.allocations(run.device)]
+    forward, backward = protocol.PASS_FORWARD, protocol.PASS_BACKWARD
+    assert made[-6:] == [
+        ("layers.0.w1", forward),
+        ("layers.0.w2", forward),
+        ("layers.0.w1", protocol.PASS_RECOMPUTE),
+        ("layers.0.w2", backward),
+        ("layers.0.w2", backward),
+        ("", protocol.PASS_NONE),
+    ]
+    passes = [functools.partial(print), len]
+    added = part("graph_trainer")._before_capture
+    assert added(passes, repr) == [*passes, repr]
+
+    def cudagraph_pass() -> None: ...
+
+    captured = functools.partial(cudagraph_pass)
+    assert added([len, captured], repr) == [len, repr, captured]
