@@ -73,6 +73,7 @@ def install(context: AdapterContext) -> None:
             changed.update(_samples_to_iterations(parsed))
             changed.update(_tokenizer(context, parsed))
             changed.update(_limit_micro_batches(context, parsed))
+            changed.update(_early_capture(context, parsed))
             context.facts("changed_arguments", changed)
             return parsed
 
@@ -217,4 +218,19 @@ def _limit_micro_batches(context: AdapterContext, parsed: Namespace) -> dict[str
             detail=f"{most} of {count} micro-batches a step are run",
             assumption="later micro-batches repeat the memory of earlier ones",
         )
+    return changed
+
+
+def _early_capture(context: AdapterContext, parsed: Namespace) -> dict[str, str]:
+    """CUDA graphs are captured after some steps; few are run here, and the last has to be one with graphs."""
+    changed: dict[str, str] = {}
+    last = max(0, context.spec.steps - 1)
+    by_step = ("transformer_engine", "full_iteration")
+    if getattr(parsed, "cuda_graph_impl", None) not in by_step and not getattr(
+        parsed, "external_cuda_graph", False
+    ):
+        return changed
+    if (getattr(parsed, "cuda_graph_warmup_steps", None) or 0) > last:
+        reason = f"graphs are captured before the last of {context.spec.steps} steps"
+        _change(parsed, "cuda_graph_warmup_steps", last, changed, reason)
     return changed

@@ -39,6 +39,7 @@ def install(context: AdapterContext) -> None:
     )
     _states_of_first_rank(context)
     _offloading(context)
+    _graph_arguments(context)
     _nothing(
         context,
         "megatron.training.training",
@@ -279,6 +280,27 @@ def _offloading(context: AdapterContext) -> None:
             "ChunkOffloadHandler._can_manage_tensor_for_offload",
             make,
             "takes every fake tensor for a compiler's",
+        )
+    except InterfaceChanged as error:
+        context.log(str(error))
+
+
+def _graph_arguments(context: AdapterContext) -> None:
+    """Megatron's own CUDA graphs describe arguments by their exact class, which has to be torch.Tensor."""
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def describe(self: Any, argument: Any) -> None:
+            original(self, argument)
+            if self.type is FakeTensor:
+                self.type = torch.Tensor
+
+        return describe
+
+    module = "megatron.core.transformer.cuda_graphs"
+    try:
+        context.replace(
+            module, "ArgMetadata.__init__", make, "a fake tensor stands for a plain one"
         )
     except InterfaceChanged as error:
         context.log(str(error))

@@ -41,7 +41,7 @@ def _compute(shape: list[int], dtype: torch.dtype, device: Any, quantizer: Any) 
         del temporary, amax
     else:
         temporary = plain(shape, dtype, device)
-        run_quantize(quantizer, device)
+        run_quantize(quantizer, device, shape, dtype)
         del temporary
     return out
 
@@ -92,7 +92,7 @@ def activation_bias_gradient(
     else:
         temporary = plain(shape, grad.dtype, device)
         torch.sum(temporary.reshape(-1, shape[-1]), 0, out=bias_grad)
-        run_quantize(quantizer, device)
+        run_quantize(quantizer, device, shape, grad.dtype)
         del temporary
     return [bias_grad, grad_input]
 

@@ -5,6 +5,7 @@ csrc/extensions/comm_gemm_overlap.cpp, common/comm_gemm_overlap/comm_gemm_overla
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,11 @@ from typing import Any
 import torch
 
 from memtracker_sidecar.kernels.extension import host
+from memtracker_sidecar.kernels.transformer_engine.enums import CONSTANTS
 from memtracker_sidecar.kernels.transformer_engine.table import TABLE
+
+
+_numbers = itertools.count(1)
 
 
 class CommOverlapHelper:
@@ -32,15 +37,16 @@ class CommOverlapCore:
         buffer_dtype: torch.dtype,
         helper: Any,
         tp_size: int,
+        comm_type: Any = None,
         **options: Any,
     ) -> None:
         self.shape = [int(size) for size in buffer_shape]
         self.dtype = buffer_dtype
         self.tp_size = tp_size
         self.options = options
-        nbytes = math.prod(self.shape) * buffer_dtype.itemsize
+        nbytes = self._buffer_bytes(comm_type)
         host().external(
-            f"userbuffers.{type(self).__name__}.{id(self):x}",
+            f"userbuffers.{type(self).__name__}.{next(_numbers)}",
             "userbuffers",
             nbytes,
             {
@@ -48,6 +54,9 @@ class CommOverlapCore:
                 "provenance": "TransformerEngine 2.17.1 common/comm_gemm_overlap/comm_gemm_overlap.cpp: register_user_buffer_collective",
             },
         )
+
+    def _buffer_bytes(self, _comm_type: Any) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
 
     def get_buffer(
         self, local_chunk: bool = False, shape: Sequence[int] | None = None
@@ -89,7 +98,11 @@ class CommOverlapBase(CommOverlapCore):
 
 
 class CommOverlapP2PBase(CommOverlapCore):
-    pass
+    def _buffer_bytes(self, comm_type: Any) -> int:
+        """A reduce-scatter holds a chunk for each rank and one more for each of the others: CommOverlapP2PBase::initialize."""
+        nbytes = super()._buffer_bytes(comm_type)
+        reduces = comm_type is CONSTANTS["CommOverlapType"].RS
+        return nbytes // self.tp_size * (2 * self.tp_size - 1) if reduces else nbytes
 
 
 class CommOverlap(CommOverlapBase):

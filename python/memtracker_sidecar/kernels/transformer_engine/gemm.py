@@ -34,12 +34,12 @@ def output_shape(a: Sequence[int], transa: bool, b: Sequence[int], transb: bool)
 
 
 def swizzled_scales(tensor: Any, rowwise: bool) -> torch.Tensor | None:
-    """swizzle_scales_for_gemm (MXFP8), convert_block_scaling_to_mxfp8_tensor (FP8 blocks on Blackwell): alive during the GEMM."""
+    """swizzle_scales_for_gemm (MXFP8, NVFP4), convert_block_scaling_to_mxfp8_tensor (FP8 blocks on Blackwell): alive during the GEMM."""
     scales = getattr(tensor, "_rowwise_scale_inv" if rowwise else "_columnwise_scale_inv", None)
     if scales is None:
         return None
     name = type(tensor).__name__
-    if name.startswith("MXFP8"):
+    if name.startswith(("MXFP8", "NVFP4")):
         if getattr(tensor, "_with_gemm_swizzled_scales", False):
             return None
         return plain(list(scales.shape), torch.uint8, scales.device)
@@ -102,7 +102,7 @@ def generic_gemm(
         swizzled = [swizzled_scales(a, transa), swizzled_scales(b, not transb)]
         del swizzled
     if unquantized is not None:
-        run_quantize(quantizer, device)
+        run_quantize(quantizer, device, shape, dtype)
     return [d, bias_grad, pre_gelu, extra_output]
 
 
@@ -133,7 +133,7 @@ def te_general_grouped_gemm(
             outputs.append(plain(shape, torch_dtype(d_type), left.device))
     swizzled = []
     for tensors, rowwise in ((a, transa), (b, not transb)):
-        if tensors and type(tensors[0]).__name__.startswith("MXFP8"):
+        if tensors and type(tensors[0]).__name__.startswith(("MXFP8", "NVFP4")):
             swizzled.append(_one_buffer_of_scales(tensors, rowwise))
         else:
             swizzled.extend(swizzled_scales(tensor, rowwise) for tensor in tensors)

@@ -140,6 +140,7 @@ def finish() -> None:
     _dispatch_by_hand()
     _weak_references()
     _plain_types()
+    _sign_mask()
     utils: Any = sys.modules.get("transformer_engine.pytorch.attention.dot_product_attention.utils")
     if utils is None or hasattr(utils.get_attention_backend, "__wrapped__"):
         return
@@ -196,6 +197,13 @@ def _plain_types() -> None:
         module: Any = sys.modules.get(f"transformer_engine.pytorch.{name}")
         if module is not None:
             module.type = type_of
+
+
+def _sign_mask() -> None:
+    """The random signs of NVFP4's Hadamard transform become an integer of the host: a value, an argument of a kernel."""
+    module: Any = sys.modules.get("transformer_engine.pytorch.tensor.nvfp4_tensor")
+    if module is not None:
+        module.get_sign_from_vector = lambda _vector: 0
 
 
 def _dispatch_by_hand() -> None:

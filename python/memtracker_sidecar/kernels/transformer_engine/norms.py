@@ -89,7 +89,7 @@ def _forward(
     if kind == CURRENT:
         run_quantize_with_amax(quantizer, device)
     elif not fused:
-        run_quantize(quantizer, device)
+        run_quantize(quantizer, device, shape, dtype)
     del unquantized, amax
     return out, mean, rsigma
 

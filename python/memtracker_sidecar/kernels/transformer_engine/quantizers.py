@@ -13,7 +13,11 @@ from typing import Any
 import torch
 
 from memtracker_sidecar.kernels.transformer_engine.enums import torch_dtype
-from memtracker_sidecar.kernels.transformer_engine.table import TABLE, non_tn_fp8_gemm_supported
+from memtracker_sidecar.kernels.transformer_engine.table import (
+    TABLE,
+    compute_capability,
+    non_tn_fp8_gemm_supported,
+)
 
 Shape = Sequence[int]
 
@@ -21,6 +25,7 @@ DELAYED = "Float8Quantizer"
 CURRENT = "Float8CurrentScalingQuantizer"
 MXFP8 = "MXFP8Quantizer"
 BLOCKWISE = "Float8BlockQuantizer"
+NVFP4 = "NVFP4Quantizer"
 
 
 def kind_of(quantizer: Any) -> str:
@@ -71,6 +76,19 @@ def mxfp8_scale_shape(shape: Shape, columnwise: bool, block: int = 32) -> list[i
     if columnwise:
         return [round_up(rows // block, 4), round_up(columns, 128)]
     return [round_up(rows, 128), round_up(columns // block, 4)]
+
+
+def nvfp4_scale_shape(shape: Shape, columnwise: bool, block: int = 16) -> list[int]:
+    """csrc/quantizer.cpp NVFP4Quantizer::get_scale_shape."""
+    rows, columns = matrix_dims(shape)
+    outer, inner = (columns, rows) if columnwise else (rows, columns)
+    return [round_up(outer, 128), round_up(inner // block, 4)]
+
+
+def nvfp4_fused_hadamard(shape: Shape, rows_multiple: int = 64) -> bool:
+    """csrc/quantizer.cpp NVFP4Quantizer::is_eligible_for_rht_cast_fusion."""
+    rows, columns = matrix_dims(shape)
+    return rows % rows_multiple == 0 and columns % 128 == 0 and 100 <= compute_capability() <= 110
 
 
 def _contiguous_strides(shape: Shape) -> list[int]:
@@ -188,6 +206,50 @@ def _blockwise(quantizer: Any, shape: Shape, dtype: torch.dtype, device: Any) ->
     )
 
 
+def _nvfp4_kind(quantizer: Any, swizzled: bool) -> dict[str, Any]:
+    """What a tensor carries beside its buffers."""
+    return {
+        "fp4_dtype": quantizer.dtype,
+        "quantizer": quantizer,
+        "with_gemm_swizzled_scales": swizzled,
+        "row_scaled_nvfp4": bool(quantizer.row_scaled_nvfp4),
+        "nvfp4_use_4over6": bool(quantizer.nvfp4_use_4over6),
+        "nvfp4_e4m3_max": quantizer.nvfp4_e4m3_max,
+    }
+
+
+def _nvfp4(quantizer: Any, shape: Shape, dtype: torch.dtype, device: Any) -> Any:
+    from transformer_engine.pytorch.tensor.nvfp4_tensor import NVFP4Tensor
+    from transformer_engine.pytorch.tensor.storage.nvfp4_tensor_storage import NVFP4TensorStorage
+
+    rows, columns = matrix_dims(shape)
+    swizzled = bool(
+        quantizer.optimize_for_gemm and quantizer.with_rht and nvfp4_fused_hadamard(shape)
+    )
+    buffers: dict[str, Any] = {}
+    for name, columnwise, used, data in (
+        ("rowwise", False, quantizer.rowwise_usage, [*shape[:-1], shape[-1] // 2]),
+        ("columnwise", True, quantizer.columnwise_usage, [columns, rows // 2]),
+    ):
+        amaxes = rows if quantizer.row_scaled_nvfp4 and not columnwise else 1
+        buffers[f"{name}_data"] = plain(data, torch.uint8, device) if used else None
+        buffers[f"{name}_scale_inv"] = (
+            plain(nvfp4_scale_shape(shape, columnwise), torch.uint8, device) if used else None
+        )
+        buffers[f"amax_{name}"] = plain([amaxes], torch.float32, device) if used else None
+    kind = _nvfp4_kind(quantizer, swizzled)
+    if bool(getattr(quantizer, "internal", False)):
+        return NVFP4TensorStorage(fake_dtype=dtype, **buffers, **kind)
+    return NVFP4Tensor(
+        shape=list(shape),
+        stride=_contiguous_strides(shape),
+        dtype=dtype,
+        device=device,
+        **buffers,
+        **kind,
+    )
+
+
 def create(
     quantizer: Any,
     shape: Shape,
@@ -210,13 +272,26 @@ def create(
         return _mxfp8(quantizer, shape, dtype, device, swizzled)
     if kind == BLOCKWISE:
         return _blockwise(quantizer, shape, dtype, device)
+    if kind == NVFP4:
+        return _nvfp4(quantizer, shape, dtype, device)
     return quantizer.make_empty(list(shape), dtype=dtype, device=device)
 
 
-def run_quantize(quantizer: Any, device: Any) -> None:
-    """Quantizer::quantize: the temporaries of the cast itself. They are gone when it returns."""
-    if kind_of(quantizer) == CURRENT:
+def run_quantize(quantizer: Any, device: Any, shape: Shape, dtype: torch.dtype) -> None:
+    """Quantizer::quantize of a source of this shape: the temporaries of the cast itself, gone when it returns."""
+    kind = kind_of(quantizer)
+    if kind == CURRENT:
         plain([2], torch.float32, device)  # amax and scale, Float8CurrentScalingQuantizer::quantize
+    elif kind == NVFP4 and math.prod(shape):
+        fused = dtype is torch.bfloat16 and nvfp4_fused_hadamard(shape)
+        held = []  # NVFP4Quantizer::quantize_impl: generator states, then the transformed source
+        if quantizer.stochastic_rounding:
+            held.append(plain([2], torch.int64, device))
+            if quantizer.with_rht and quantizer.columnwise_usage and not fused:
+                held.append(plain([2], torch.int64, device))
+        if quantizer.with_rht and not fused:
+            rows, columns = matrix_dims(shape)
+            held.append(plain([columns, rows], dtype, device))
 
 
 def run_quantize_with_amax(quantizer: Any, device: Any) -> None:
@@ -247,7 +322,7 @@ def quantize(
     source = tensor.contiguous()
     if output is None:
         output = create(quantizer, logical_shape(source), source.dtype, source.device)
-    run_quantize(quantizer, source.device)
+    run_quantize(quantizer, source.device, logical_shape(source), source.dtype)
     return output
 
 
@@ -263,7 +338,9 @@ def multi_tensor_quantize(tensors: Sequence[torch.Tensor], quantizers: Sequence[
     ]
 
 
-@TABLE.kernel("extensions/cast.cpp split_quantize, bulk_allocate_{fp8_blockwise,mxfp8}_tensors")
+@TABLE.kernel(
+    "extensions/cast.cpp split_quantize, bulk_allocate_{fp8_blockwise,mxfp8,nvfp4}_tensors"
+)
 def split_quantize(
     tensor: torch.Tensor,
     splits: Sequence[int],
@@ -277,12 +354,14 @@ def split_quantize(
         return _bulk_blockwise(shapes, quantizers, source)
     if not disable_bulk_allocation and kinds == {MXFP8}:
         return _bulk_mxfp8(shapes, quantizers, source)
+    if not disable_bulk_allocation and kinds == {NVFP4}:
+        return _bulk_nvfp4(shapes, quantizers, source)
     outputs = [
         create(quantizer, shape, source.dtype, source.device)
         for quantizer, shape in zip(quantizers, shapes, strict=True)
     ]
-    for quantizer in quantizers:
-        run_quantize(quantizer, source.device)
+    for quantizer, shape in zip(quantizers, shapes, strict=True):
+        run_quantize(quantizer, source.device, shape, source.dtype)
     return outputs
 
 
@@ -384,6 +463,61 @@ def _bulk_mxfp8(
     ]
 
 
+def _bulk_nvfp4(
+    shapes: list[list[int]], quantizers: Sequence[Any], source: torch.Tensor
+) -> list[Any]:
+    """Data, scales and amaxes of each side in one buffer; then what the cast itself takes."""
+    from transformer_engine.pytorch.tensor.storage.nvfp4_tensor_storage import NVFP4TensorStorage
+
+    first, count, device = quantizers[0], len(shapes), source.device
+    buffers: dict[str, list[Any]] = {}
+    for name, columnwise, used in (
+        ("rowwise", False, first.rowwise_usage),
+        ("columnwise", True, first.columnwise_usage),
+    ):
+        data = [[shape[-1], *shape[:-1]] if columnwise else shape for shape in shapes]
+        amaxes = [
+            [matrix_dims(shape)[0] if first.row_scaled_nvfp4 and not columnwise else 1]
+            for shape in shapes
+        ]
+        tensors: list[Any] = [None] * (3 * count)
+        if used:
+            tensors = list(
+                bulk_allocate(
+                    [
+                        *([*shape[:-1], shape[-1] // 2] for shape in data),
+                        *(nvfp4_scale_shape(shape, columnwise) for shape in shapes),
+                        *amaxes,
+                    ],
+                    [torch.uint8] * (2 * count) + [torch.float32] * count,
+                    device,
+                    [256] * count + [16] * (2 * count),
+                )
+            )
+        buffers[f"{name}_data"] = tensors[:count]
+        buffers[f"{name}_scale_inv"] = tensors[count : 2 * count]
+        buffers[f"amax_{name}"] = tensors[2 * count :]
+    fused = all(nvfp4_fused_hadamard(shape, 128) for shape in shapes)
+    swizzled = bool(first.optimize_for_gemm and first.with_rht and fused)
+    held = []  # setup_stochastic_rounding_rng_states_helper and the scheduler's counter
+    if first.stochastic_rounding:
+        held.append(plain([2 * count], torch.int64, device))
+    if first.with_rht and fused:
+        held.append(plain([1], torch.int32, device))
+    elif first.with_rht:
+        for quantizer, shape in zip(quantizers, shapes, strict=True):
+            run_quantize(quantizer, device, shape, source.dtype)
+    del held
+    return [
+        NVFP4TensorStorage(
+            **{name: tensors[i] for name, tensors in buffers.items()},
+            **_nvfp4_kind(quantizer, swizzled),
+            fake_dtype=source.dtype,
+        )
+        for i, quantizer in enumerate(quantizers)
+    ]
+
+
 @TABLE.kernel("extensions/allocate.cpp bulk_allocate")
 def bulk_allocate(
     shapes: Sequence[Shape],
@@ -425,6 +559,15 @@ def fp8_transpose(
     return plain([columns, rows], torch.uint8, tensor.device)
 
 
+@TABLE.kernel("extensions/transpose.cpp nvfp4_data_transpose")
+def nvfp4_data_transpose(input: torch.Tensor, output: torch.Tensor | None = None) -> torch.Tensor:
+    """Two values a byte, along the last dimension of either."""
+    if output is not None:
+        return output
+    rows, bytes_ = matrix_dims(list(input.size()))
+    return plain([2 * bytes_, rows // 2], torch.uint8, input.device)
+
+
 @TABLE.kernel("extensions/transpose.cpp swap_first_dims")
 def swap_first_dims(tensor: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
     source = tensor.contiguous()
@@ -446,6 +589,12 @@ TABLE.no_allocation(
     "fp8_block_scaling_partial_cast",
     "mxfp8_scaling_compute_partial_amax",
     "mxfp8_scaling_partial_cast",
+    "nvfp4_2d_multi_tensor_transpose",
+    "nvfp4_2d_scale_transpose",
+    "nvfp4_compute_global_scale",
+    "nvfp4_multi_tensor_compute_partial_amax",
+    "nvfp4_multi_tensor_2d_partial_cast",
+    "nvfp4_multi_tensor_fused_scale",
 )
 
 
@@ -467,7 +616,7 @@ def bgrad_quantize(grad_output: torch.Tensor, quantizer: Any) -> list[Any]:
         bias_workspace(list(grad.shape), grad.device)
     else:
         torch.sum(grad.reshape(-1, grad.shape[-1]), 0, out=bias_grad)
-        run_quantize(quantizer, grad.device)
+        run_quantize(quantizer, grad.device, list(grad.shape), grad.dtype)
     return [bias_grad, grad_input]
 
 
