@@ -13,9 +13,8 @@ from typing import Any
 import torch
 
 from memtracker_sidecar.kernels.extension import host
-from memtracker_sidecar.kernels.transformer_engine.enums import CONSTANTS
+from memtracker_sidecar.kernels.transformer_engine.enums import CommOverlapType
 from memtracker_sidecar.kernels.transformer_engine.table import TABLE
-
 
 _numbers = itertools.count(1)
 
@@ -101,7 +100,7 @@ class CommOverlapP2PBase(CommOverlapCore):
     def _buffer_bytes(self, comm_type: Any) -> int:
         """A reduce-scatter holds a chunk for each rank and one more for each of the others: CommOverlapP2PBase::initialize."""
         nbytes = super()._buffer_bytes(comm_type)
-        reduces = comm_type is CONSTANTS["CommOverlapType"].RS
+        reduces = comm_type is CommOverlapType.RS
         return nbytes // self.tp_size * (2 * self.tp_size - 1) if reduces else nbytes
 
 

@@ -282,7 +282,7 @@ def run_quantize(quantizer: Any, device: Any, shape: Shape, dtype: torch.dtype) 
     kind = kind_of(quantizer)
     if kind == CURRENT:
         plain([2], torch.float32, device)  # amax and scale, Float8CurrentScalingQuantizer::quantize
-    elif kind == NVFP4 and math.prod(shape):
+    elif kind == NVFP4 and 0 not in shape:
         fused = dtype is torch.bfloat16 and nvfp4_fused_hadamard(shape)
         held = []  # NVFP4Quantizer::quantize_impl: generator states, then the transformed source
         if quantizer.stochastic_rounding:
