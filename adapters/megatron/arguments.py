@@ -79,9 +79,11 @@ def install(context: AdapterContext) -> None:
 
         return parse_and_change
 
-    context.replace(
-        "megatron.training.arguments", "parse_args", make, "no files, no servers, no values"
-    )
+    reason = "no files, no servers, no values"
+    context.replace("megatron.training.arguments", "parse_args", make, reason)
+    # Before 2026-05 `initialize_megatron` parses, under a name of its own.
+    if hasattr(context.require("megatron.training.initialize"), "parse_args"):
+        context.replace("megatron.training.initialize", "parse_args", make, reason)
 
 
 def _change(parsed: Namespace, name: str, value: Any, changed: dict[str, str], reason: str) -> None:

@@ -66,6 +66,9 @@ _FUNCTIONAL: dict[str, tuple[str, bool]] = {
     "irecv": ("recv", False),
 }
 
+# Kinds that leave a tensor with this rank's value where every rank had the same.
+_OWN_VALUES = frozenset(("all_reduce", "reduce", "send", "barrier"))
+
 
 def payload_bytes(value: Any) -> int:
     """Bytes of a tensor or of a nested list of tensors."""
@@ -136,6 +139,8 @@ class Collectives:
         self._tables = tables
         self._recorder = recorder
         self._communicator_of = communicator_of
+        self.received: Callable[[torch.Tensor], None] | None = None
+        """Told of tensors that may hold another rank's values now."""
         self._ids = itertools.count(1)
         self._batched = False
         self._pending: dict[
@@ -226,6 +231,9 @@ class Collectives:
                 )
             else:
                 end = _nothing
+            if kind not in _OWN_VALUES and self.received is not None:
+                for tensor in tensors:
+                    self.received(tensor)
             work = PendingWork(end, tensors if asynchronous and on_gpu else [])
             # C++ gives this very object to a Python caller, if there is one; it has it before the next operator.
             self._recorder.kept_until_next = work

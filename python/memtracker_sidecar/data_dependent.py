@@ -3,8 +3,9 @@
 Each gets a documented answer, and each answer is reported once for each call site, so that a reader sees which branch of the
 training code was assumed. The answers:
 
-* `item()`, `float(t)`, `bool(t)`: 1.0, 1, False. False, because PyTorch loops on `while mask.any()` (`nn.init.trunc_normal_`),
-  and because checks for NaN and overflow are asked with `any()`.
+* `item()`, `float(t)`, `bool(t)`: the number that the tensor was made of (`tensor_construction.KnownNumbers`), else 1.0, 1, False.
+  False, because PyTorch loops on `while mask.any()` (`nn.init.trunc_normal_`), and because checks for NaN and overflow are asked
+  with `any()`.
 * `torch.equal`: True. Ranks agree, buckets match.
 * `nonzero`, `masked_select`, `repeat_interleave`, `unique`: every element is selected (the largest result) unless told otherwise.
 * assertions on values hold; pinned memory is host memory.
@@ -23,6 +24,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from memtracker_sidecar.recorder import Policy, StorageRecorder
 from memtracker_sidecar.replacements import Replacements
+from memtracker_sidecar.tensor_construction import KnownNumbers
 
 aten = torch.ops.aten
 Scalar = bool | int | float | complex
@@ -34,6 +36,7 @@ class DataDependentPolicies:
     def __init__(self, uncovered: Callable[..., None]) -> None:
         self._uncovered = uncovered
         self._told: dict[Any, int] = {}
+        self.known = KnownNumbers()
         self.scalar: Callable[[torch.Tensor], Scalar | None] | None = None
         """Asked first for the value of a one-element tensor; None leaves it to the default."""
         self.selected: Callable[[torch.Tensor, torch.Tensor], int | None] | None = None
@@ -80,6 +83,9 @@ class DataDependentPolicies:
             value = self.scalar(tensor)
             if value is not None:
                 return value
+        number = self.known.of(tensor)
+        if number is not None:
+            return number
         if _asks_for_overflow():
             # GradScaler skips a step whose gradients overflowed; the job being planned does not.
             self._uncovered(

@@ -106,13 +106,14 @@ class Run:
             gpus_per_node=spec.gpus_per_node,
         )
         self.distributed.install()
+        self.distributed.collectives.received = self.data_dependent.known.forget
         SymmetricMemory(sink, self.recorder).install(self.replacements)
         self.attention = AttentionChoice(spec.gpu.capability, self.uncovered)
         self.attention.install()
         install_convolution(self.replacements, self.recorder, self.uncovered)
         install_flash_implementations(self.replacements, self.uncovered)
         flex_attention.install(self.replacements, self.uncovered)
-        tensor_construction.install(self.replacements)
+        tensor_construction.install(self.replacements, self.data_dependent.known)
         triton_launch.install(self.replacements, spec.gpu.capability, self.uncovered)
         self._garbage = GarbageReports(sink)
 
