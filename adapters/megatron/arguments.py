@@ -35,8 +35,6 @@ OFF: dict[str, tuple[Any, str]] = {
     "inprocess_restart": (False, "no launcher to report to"),
     "log_straggler": (False, "times are not measured"),
     "profile": (False, "no profiler"),
-    "rerun_mode": ("disabled", "the values that it compares do not exist"),
-    "check_for_nan_in_loss_and_grad": (False, "values do not exist"),
     "check_for_spiky_loss": (False, "values do not exist"),
     "check_for_large_grads": (False, "values do not exist"),
     "check_weight_hash_across_dp_replicas_interval": (None, "values do not exist"),
