@@ -20,6 +20,12 @@ function count(text: string): number {
   return value;
 }
 
+function pair(text: string, before: Record<string, string>): Record<string, string> {
+  const [name, ...value] = text.split('=');
+  if (!name || value.length === 0) throw new InvalidArgumentError('NAME=VALUE');
+  return { ...before, [name]: value.join('=') };
+}
+
 const program = new Command('accuracy')
   .requiredOption('--truth <file>', 'measured jobs')
   .requiredOption('--checkout <dir>', 'checkout of the framework')
@@ -27,6 +33,7 @@ const program = new Command('accuracy')
   .option('--every <n>', 'only every n-th case of what the filter leaves', count, 1)
   .option('--jobs <n>', 'cases at a time', count, 1)
   .option('--resume', 'keep the results that are there')
+  .option('--option <name=value>', 'an option of the adapter, for all cases (repeatable)', pair, {})
   .option('--keep <dir>', 'keep the traces, with stacks')
   .option('--results <file>', 'JSON lines, one a case; default: beside --out')
   .option('--out <file>', 'the table, Markdown', 'docs/accuracy.md')
@@ -39,6 +46,7 @@ const options = program.opts<{
   every: number;
   jobs: number;
   resume?: boolean;
+  option: Record<string, string>;
   keep?: string;
   results?: string;
   out: string;
@@ -76,7 +84,8 @@ async function runAll({ cases }: Truth, results: Map<string, CaseResult>): Promi
   await Promise.all(
     chosen.map((one) =>
       limit(async () => {
-        const result = await runCase(one, {
+        const chosen = { ...one, options: { ...one.options, ...options.option } };
+        const result = await runCase(chosen, {
           checkout: options.checkout,
           environment,
           keep: options.keep,

@@ -4,8 +4,9 @@ Inductor's wrapper is Python source that allocates with `empty_strided_cuda`, ca
 its imports bypass the dispatcher in C++ and would make real tensors or refuse fake ones; they are replaced by the same
 functions in Python. Kernels come from `AsyncCompile`, which returns an object that launches nothing. Questions about the
 device are answered by the pretended GPU, so that Inductor's heuristics choose what they would choose on it.
+What the first launch of a kernel allocates to choose between configurations is in `first_launch`.
 
-Not modelled: benchmarking (autotuning allocates inputs of candidates), and scratch memory that Triton itself asks for.
+Not modelled: candidates of whole operators (max-autotune), and scratch memory that Triton itself asks for.
 """
 
 from __future__ import annotations
@@ -15,28 +16,9 @@ from typing import Any
 
 import torch
 
+from memtracker_sidecar.compile.first_launch import TritonKernel
+from memtracker_sidecar.compile.silent_kernel import SilentKernel
 from memtracker_sidecar.replacements import Replacements
-
-
-class SilentKernel:
-    """What AsyncCompile gives for the source of a kernel: something that can be run and does nothing."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def run(self, *_arguments: Any, **_options: Any) -> None:
-        return None
-
-    def __call__(self, *_arguments: Any, **_options: Any) -> None:
-        return None
-
-    def __getitem__(self, _grid: Any) -> Callable[..., None]:
-        return self.run
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self.run
 
 
 def _empty_strided_cuda(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
@@ -81,12 +63,18 @@ def _replace_memory_functions(replacements: Replacements) -> None:
 
 def _replace_kernels(replacements: Replacements, uncovered: Callable[..., None]) -> None:
     from torch._inductor.async_compile import AsyncCompile
+    from torch._inductor.runtime import triton_helpers
+
+    def flush_bytes() -> int:
+        return int(torch.cuda.get_device_properties().L2_cache_size)
 
     def triton(
         self: Any, kernel_name: str, source_code: str, device_str: str = "cuda"
-    ) -> SilentKernel:
-        del self, source_code, device_str
-        return SilentKernel(kernel_name)
+    ) -> TritonKernel | SilentKernel:
+        del self
+        if device_str != "cuda":
+            return SilentKernel(kernel_name)
+        return TritonKernel(kernel_name, source_code, uncovered, flush_bytes)
 
     def multi_kernel(self: Any, *arguments: Any, **_options: Any) -> SilentKernel:
         del self
@@ -106,6 +94,9 @@ def _replace_kernels(replacements: Replacements, uncovered: Callable[..., None])
 
     reason = "there is no GPU to compile a kernel for; the wrapper around it allocates all the same"
     replacements.set(AsyncCompile, "triton", triton, reason)
+    replacements.set(
+        triton_helpers, "set_driver_to_gpu", lambda: None, "asks the driver; kernels do not run"
+    )
     replacements.set(AsyncCompile, "multi_kernel", multi_kernel, reason)
     replacements.set_existing(
         AsyncCompile,

@@ -32,6 +32,10 @@ class DeviceProperties(types.SimpleNamespace):
     """Stands for torch.cuda.get_device_properties()."""
 
 
+# Bytes of the L2 cache as the driver tells them (cudaDeviceProp.l2CacheSize): A100, H100, B200 (126.5 MiB).
+_L2_CACHE = {(8, 0): 40 * 2**20, (9, 0): 50 * 2**20, (10, 0): 132_644_864}
+
+
 def threads_per_multiprocessor(capability: tuple[int, int]) -> int:
     """Resident threads of one multiprocessor; those of Hopper for a capability that is not in the table."""
     return _LIMITS.get(capability, _LIMITS[(9, 0)])[0]
@@ -52,7 +56,7 @@ def device_properties(gpu: GpuProperties) -> DeviceProperties:
         shared_memory_per_block=48 * 1024,
         shared_memory_per_block_optin=shared_optin,
         shared_memory_per_multiprocessor=shared,
-        L2_cache_size=50 * 2**20,
+        L2_cache_size=_L2_CACHE.get(gpu.capability, _L2_CACHE[(9, 0)]),
         is_integrated=0,
         is_multi_gpu_board=0,
         gcnArchName="",
