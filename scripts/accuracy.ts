@@ -8,6 +8,7 @@ import pLimit from 'p-limit';
 import { ensureEnvironment } from '../src/sidecar/environment.ts';
 import { type CaseResult, caseResultSchema, runCase } from './accuracy/case_result.ts';
 import { readMegatronGoldens } from './accuracy/megatron_goldens.ts';
+import { recordingOf } from './accuracy/recorded.ts';
 import { accuracyMarkdown, caseLine } from './accuracy/report.ts';
 import { readTorchTitanPublished } from './accuracy/torchtitan_published.ts';
 import type { Truth, TruthReader } from './accuracy/truth.ts';
@@ -73,7 +74,10 @@ async function readResults(path: string): Promise<Map<string, CaseResult>> {
   return new Map(results.map((result) => [result.id, result]));
 }
 
-async function runAll({ cases }: Truth, results: Map<string, CaseResult>): Promise<void> {
+async function runAll(
+  { cases, asRecorded }: Truth,
+  results: Map<string, CaseResult>,
+): Promise<void> {
   const environment = await ensureEnvironment({ env: process.env });
   const pattern = new RegExp(options.filter);
   const chosen = cases
@@ -84,7 +88,9 @@ async function runAll({ cases }: Truth, results: Map<string, CaseResult>): Promi
   await Promise.all(
     chosen.map((one) =>
       limit(async () => {
-        const chosen = { ...one, options: { ...one.options, ...options.option } };
+        const known = one.recorded && (await recordingOf(options.checkout, one.recorded));
+        const dated = known && asRecorded ? asRecorded(one, known) : one;
+        const chosen = { ...dated, options: { ...dated.options, ...options.option } };
         const result = await runCase(chosen, {
           checkout: options.checkout,
           environment,

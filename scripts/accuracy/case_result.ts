@@ -26,6 +26,8 @@ export const caseResultSchema = z.object({
   id: z.string(),
   group: z.string(),
   measured: z.string(),
+  /** What it was measured with, where that is known. */
+  software: z.string().nullable(),
   /** Empty when the case did not run. */
   comparisons: z.array(comparisonSchema),
   /** Why it did not run; null when it did. */
@@ -53,7 +55,12 @@ const MARK = 'memory_log';
 export async function runCase(truth: TruthCase, options: RunOptions): Promise<CaseResult> {
   const folder = await mkdtemp(join(tmpdir(), 'memtracker-accuracy-'));
   const started = Date.now();
-  const base = { id: truth.id, group: truth.group, measured: truth.measured };
+  const base = {
+    id: truth.id,
+    group: truth.group,
+    measured: truth.measured,
+    software: truth.software ?? null,
+  };
   try {
     const out = join(options.keep ?? folder, `${truth.id.replaceAll('/', '__')}.mtrace`);
     const outcome = await traceRun(

@@ -2,6 +2,7 @@
 
 import { z } from 'zod';
 import { bytes } from '../../src/base/bytes.ts';
+import type { Recording } from './recorded.ts';
 import type { Measure, Truth, TruthCase } from './truth.ts';
 
 const byIteration = z.record(z.string(), z.number());
@@ -12,6 +13,7 @@ const caseSchema = z.object({
   model: z.string(),
   case: z.string(),
   platform: z.string(),
+  environment: z.string(),
   golden_date: z.string(),
   recipe: z
     .object({
@@ -34,10 +36,11 @@ const documentSchema = z.object({
 type GoldenCase = z.infer<typeof caseSchema>;
 
 /** Platform of a golden file -> our GPU, GPUs of a node, and a name for groups. */
+const GB200 = 'gb200-186gb';
 const PLATFORMS: Readonly<Record<string, { gpu: string; node: number; title: string }>> = {
   dgx_h100: { gpu: 'h100-80gb', node: 8, title: 'H100' },
   dgx_a100: { gpu: 'a100-80gb', node: 8, title: 'A100' },
-  dgx_gb200: { gpu: 'gb200-186gb', node: 4, title: 'GB200' },
+  dgx_gb200: { gpu: GB200, node: 4, title: 'GB200' },
 };
 
 /** Script of a model where the recipe is not known. */
@@ -51,7 +54,13 @@ export function readMegatronGoldens(document: unknown): Truth | undefined {
   const probe = z.object({ source: z.string() }).safeParse(document);
   if (!probe.success || !probe.data.source.includes('Megatron-LM')) return undefined;
   const { source, checkout_commit, cases } = documentSchema.parse(document);
-  return { format: 'megatron goldens', source, commit: checkout_commit, cases: cases.map(toCase) };
+  return {
+    format: 'megatron goldens',
+    source,
+    commit: checkout_commit,
+    cases: cases.map(toCase),
+    asRecorded,
+  };
 }
 
 function toCase(golden: GoldenCase): TruthCase {
@@ -67,6 +76,8 @@ function toCase(golden: GoldenCase): TruthCase {
         ? 4
         : releaseWorld(golden);
   const script = recipe?.script ?? SCRIPTS[golden.model] ?? 'pretrain_gpt.py';
+  const peaks = measuresOf(golden.measured.max_allocated, 'peak_allocated');
+  const peak = peaks.find(({ when }) => when === 'last');
   return {
     id: golden.id,
     group: `${golden.model}, ${platform.title}`,
@@ -81,11 +92,34 @@ function toCase(golden: GoldenCase): TruthCase {
     gpusPerNode: platform.node,
     steps: golden.args['--fp16'] === true ? STEPS.lossScaling : STEPS.usual,
     options: {},
-    measures: [
-      ...measuresOf(golden.measured.max_allocated, 'peak_allocated'),
-      ...measuresOf(golden.measured.allocated, 'allocated'),
-    ],
+    measures: [...peaks, ...measuresOf(golden.measured.allocated, 'allocated')],
     measured: golden.golden_date.slice(0, 7),
+    ...(peak !== undefined && {
+      recorded: {
+        file: `tests/functional_tests/test_cases/${golden.model}/${golden.case}/golden_values_${golden.environment}_${golden.platform}.json`,
+        figure: peak.bytes,
+        environment: golden.environment,
+      },
+    }),
+  };
+}
+
+/**
+ * The default cuBLAS workspace of PyTorch on Blackwell became 32 MiB with pytorch/pytorch#175344, merged in February 2026; the images
+ * before 26.04 have what this setting says (aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize).
+ */
+const OLDER_BLACKWELL_DEFAULT = { before: '26.04', setting: ':4096:2:16:8' } as const;
+
+function asRecorded(one: TruthCase, { date, image }: Recording): TruthCase {
+  const older = one.gpu === GB200 && image !== null && image < OLDER_BLACKWELL_DEFAULT.before;
+  return {
+    ...one,
+    measured: date.slice(0, 7),
+    ...(image !== null && { software: `NGC ${image}` }),
+    env: {
+      ...(older && { CUBLAS_WORKSPACE_CONFIG: OLDER_BLACKWELL_DEFAULT.setting }),
+      ...one.env,
+    },
   };
 }
 

@@ -166,6 +166,17 @@ export function accuracyMarkdown(truth: Truth, results: readonly CaseResult[]): 
           '',
         ]
       : []),
+    ...(sorted.some(({ software }) => software !== null)
+      ? [
+          '## By software of the measurement (peak allocated)',
+          '',
+          "The image that the framework's tests ran in when the figure was recorded, from the history of its checkout. Estimates are for one",
+          'version of PyTorch and of the kernel libraries.',
+          '',
+          groupTable('image', head, sorted, ({ software }) => software ?? 'not known'),
+          '',
+        ]
+      : []),
     '## Not run',
     '',
     failed.length === 0
@@ -178,12 +189,13 @@ export function accuracyMarkdown(truth: Truth, results: readonly CaseResult[]): 
     '## Every case',
     '',
     table(
-      ['case', 'measured', 'peak, bytes', 'peak', 'peak, first step', 'allocated', 's'],
+      ['case', 'measured', 'software', 'peak, bytes', 'peak', 'peak, first step', 'allocated', 's'],
       sorted
         .filter(({ failure }) => failure === null)
         .map((result) => [
           result.id,
           result.measured,
+          result.software ?? '',
           (
             find(result, 'peak_allocated', 'last') ?? find(result, 'peak_reserved', 'last')
           )?.measured.toLocaleString('en-US') ?? '',

@@ -2,6 +2,7 @@
 // "not my format" and throws for "my format, broken".
 
 import type { Bytes } from '../../src/base/bytes.ts';
+import type { RecordedFigure, Recording } from './recorded.ts';
 
 /** What was measured: torch.cuda.memory_allocated, the peak of it, or the peak of memory_reserved. */
 export type Quantity = 'allocated' | 'peak_allocated' | 'peak_reserved';
@@ -34,6 +35,10 @@ export interface TruthCase {
   readonly measures: readonly Measure[];
   /** Year and month of the measurement; older ones ran older code than the checkout. */
   readonly measured: string;
+  /** Where the framework's own history tells when the figure was recorded. */
+  readonly recorded?: RecordedFigure;
+  /** The software that it was measured with, where it is known: `NGC 26.04`. */
+  readonly software?: string;
 }
 
 export interface Truth {
@@ -43,6 +48,8 @@ export interface Truth {
   /** The commit of the framework that the figures belong to. */
   readonly commit: string | undefined;
   readonly cases: readonly TruthCase[];
+  /** The case as it was run when its figure was recorded. */
+  readonly asRecorded?: (one: TruthCase, recording: Recording) => TruthCase;
 }
 
 export type TruthReader = (document: unknown) => Truth | undefined;
