@@ -16,7 +16,7 @@ no progress) and \`--help\`. Colours appear only on a terminal and never when \`
 |---|---|
 | 0 | done |
 | 1 | a limit was passed: \`fit\` found that it does not fit, \`compare --fail-above\` was passed |
-| 2 | done, but parts are not covered: traced with unknown operators or assumptions; \`fit\`: unproven |
+| 2 | done, but parts are not covered: traced with unknown operators or assumptions; \`report\` of a trace that is not whole or of a run that failed; \`fit\`: unproven |
 | 3 | the command line, a file or the environment is wrong; the message says what to do |
 | 4 | the training code itself failed; what was traced up to then is kept |
 | 130 | ended by Ctrl-C |

@@ -59,6 +59,21 @@ test('the first step alone ends before the second', () => {
   expect(evidence(TWO_STEPS, 7 * GiB, 0, true).low).toBeNull();
 });
 
+test('a first step that no phase names is judged by the whole run, and that is said', () => {
+  const unnamed = traceOf([cuda(), begin(1, 'forward', {}), alloc(1, 4 * GiB), end(1)]);
+  const fits = evidence(unnamed, 80 * GiB, 0, true);
+  expect([fits.low, fits.high, fits.faults]).toEqual([null, null, []]);
+  expect(fits.assumptions).toEqual([
+    'scenario first_step: no phase of the run says which step it is, so all of its steps were judged',
+  ]);
+  // That a later step may be the one that does not fit leaves it unproven.
+  const full = evidence(unnamed, 2 * GiB, 0, true);
+  expect(full.low).toBeNull();
+  expect(full.faults).toEqual([
+    'out of memory in forward, and no phase says whether that is the first step',
+  ]);
+});
+
 test('a GPU that the CUDA context alone fills is full from the start', () => {
   const { low } = evidence(TWO_STEPS, GiB / 64);
   expect(low).toMatchObject({ kind: 'external', phase: 'the start, before any tensor' });

@@ -45,6 +45,7 @@ export function evidenceOf(input: EvidenceInput): RoleEvidence {
     return { ...nothing(role, path), faults: [...faults, 'no tensor was ever made on a GPU'] };
   }
   const until = input.firstStepOnly ? endOfFirstStep(trace) : undefined;
+  const wholeRun = input.firstStepOnly && until === undefined;
   const options = until === undefined ? {} : { until };
   const need = replay(trace, id, device(trace, id, 'likely', NEVER_FULL), options);
   const attempt = (bound: Bound, room: number) => {
@@ -74,15 +75,26 @@ export function evidenceOf(input: EvidenceInput): RoleEvidence {
     allocatedPeak: need.peaks.allocated.bytes,
     peakPhase: phaseAt(trace, need.peaks.resident.event),
     liveMicroBatches: liveMicroBatches(need),
-    low: low.failure,
+    // A step after the first may be what does not fit.
+    low: wholeRun ? null : low.failure,
     high: high.failure,
     upperPeak: high.peak,
     retries: high.retries,
     missing: [...input.missing, ...uncoveredOf(trace)],
-    assumptions: assumptionsOf(trace),
-    faults: trace.integrity.complete ? [] : faultsOf(trace),
+    assumptions: [...assumptionsOf(trace), ...(wholeRun ? [WHOLE_RUN] : [])],
+    faults: [
+      ...(trace.integrity.complete ? [] : faultsOf(trace)),
+      ...(wholeRun && low.failure !== null
+        ? [
+            `out of memory in ${low.failure.phase}, and no phase says whether that is the first step`,
+          ]
+        : []),
+    ],
   };
 }
+
+const WHOLE_RUN =
+  'scenario first_step: no phase of the run says which step it is, so all of its steps were judged';
 
 /** The first GPU on which a storage was made; undefined when there is none. */
 function usedGpu(trace: Trace): number | undefined {

@@ -38,6 +38,8 @@ export interface FitContext {
   /** The device of a variation, and what its model says it leaves out. */
   readonly target: (variation: Variation) => Promise<Target>;
   readonly onProgress: (request: TraceRequest, progress: UnitProgress) => void;
+  /** A sentence that a person should see now. */
+  readonly onWarning: (sentence: string) => void;
 }
 
 /** Read traces that are kept in memory: the replays of one variation's neighbours use the same few. */
@@ -46,7 +48,9 @@ const TRACES_IN_MEMORY = 8;
 export class FitRun {
   readonly #context: FitContext;
   readonly #results = new Map<string, TraceResult>();
-  readonly #traces = new Map<string, Promise<Trace>>();
+  readonly #traces = new Map<string, Promise<Trace | undefined>>();
+  /** Requests that the cache answered and whose traces were not read yet. */
+  readonly #cached = new Map<string, TraceRequest>();
   /** Traces that were made (not found in the cache) by this run. */
   traced = 0;
 
@@ -113,6 +117,7 @@ export class FitRun {
           requests.set(key, request);
         } else {
           this.#results.set(key, { key, path: cached, failure: null });
+          this.#cached.set(key, request);
           onProgress(request, PROGRESS.cached);
         }
       }
@@ -129,12 +134,37 @@ export class FitRun {
     if (path === undefined || path === null) return undefined;
     let trace = this.#traces.get(key);
     if (trace === undefined) {
-      trace = readTrace(path);
+      trace = this.#readOrRemake(key, path);
       this.#traces.set(key, trace);
       const oldest = this.#traces.keys().next().value;
       if (this.#traces.size > TRACES_IN_MEMORY && oldest !== undefined) this.#traces.delete(oldest);
     }
     return trace;
+  }
+
+  /** A kept trace that does not read to its end counts as missing: it is made again, once. */
+  async #readOrRemake(key: string, path: string): Promise<Trace | undefined> {
+    const kept = this.#cached.get(key);
+    this.#cached.delete(key);
+    let fault: string;
+    try {
+      const trace = await readTrace(path);
+      if (kept === undefined || trace.integrity.complete) return trace;
+      fault = trace.integrity.faults.join('; ');
+    } catch (error) {
+      fault = (error as Error).message;
+    }
+    const { cache, executor, onProgress, onWarning, signal } = this.#context;
+    if (kept === undefined) {
+      this.#results.set(key, { key, path: null, failure: `the trace does not read: ${fault}` });
+      return undefined;
+    }
+    onWarning(`the kept trace of ${kept.label} is damaged (${fault}); it is traced again`);
+    await cache.drop(key);
+    this.traced++;
+    const [result] = await executor.run([kept], { onProgress, signal });
+    this.#results.set(key, result);
+    return result.path === null ? undefined : this.#readOrRemake(key, result.path);
   }
 
   async #judge(variation: Variation, roles: readonly Role[]): Promise<FitOutcome> {
@@ -145,9 +175,9 @@ export class FitRun {
     const failed: string[] = [];
     for (const role of roles) {
       const key = await this.#key(variation, role.representative);
+      const trace = await this.#read(key);
       const result = this.#results.get(key);
       if (result?.failure) failed.push(`rank ${role.representative}: ${result.failure}`);
-      const trace = await this.#read(key);
       if (trace === undefined || result?.path === undefined || result.path === null) continue;
       evidence.push(
         evidenceOf({

@@ -1,5 +1,6 @@
 // The device that a variation is asked to fit on, as a factory for replays.
 
+import { parseAllocatorConf } from '../allocator/config.ts';
 import { parseCapacity } from '../device/gpus.ts';
 import { deviceForTrace } from '../device/trace_device.ts';
 import {
@@ -10,6 +11,8 @@ import {
   topologyDifferences,
   topologyOfTrace,
 } from '../measured/calibration/profile.ts';
+import { findRelease } from '../nccl/release.ts';
+import { findTopology } from '../nccl/topology.ts';
 import type { Trace } from '../trace/trace.ts';
 import type { DeviceFactory } from './evidence.ts';
 import type { Variation } from './variation.ts';
@@ -19,6 +22,18 @@ export interface Target {
   readonly device: DeviceFactory;
   /** What the device leaves out or takes from elsewhere, for one trace. */
   readonly missing: (trace: Trace) => readonly Missing[];
+}
+
+/** What is wrong with a variation's device before any trace of it is made. @throws UserError as {@link targetOf} and its factory. */
+export async function checkTarget(
+  { gpu, allocator, nccl, profile }: Variation,
+  env: Readonly<Record<string, string | undefined>>,
+): Promise<void> {
+  parseCapacity(gpu);
+  if (allocator !== '') parseAllocatorConf(allocator);
+  if (nccl.version !== undefined) findRelease(nccl.version);
+  if (nccl.topology !== undefined) findTopology(nccl.topology);
+  if (profile !== undefined) await readProfile(profilePath(profile, env));
 }
 
 /**

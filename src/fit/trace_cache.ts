@@ -50,6 +50,11 @@ export class TraceCache {
     return path;
   }
 
+  /** Forgets a kept trace. */
+  async drop(key: string): Promise<void> {
+    await rm(this.#path(key), { force: true });
+  }
+
   /** Keeps the trace of a run that failed where a person can read it; {@link get} does not find it. */
   async keepFailed(key: string, partial: string): Promise<string> {
     const path = join(this.folder, `${key}.failed.mtrace`);

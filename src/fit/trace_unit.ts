@@ -52,8 +52,9 @@ export async function traceUnit(
   const { cache, trace, onProgress } = context;
   const cached = await cache.get(key);
   if (cached !== undefined) return { key, path: cached, failure: null };
-  const partial = await cache.partial(key);
+  let partial: string | undefined;
   try {
+    partial = await cache.partial(key);
     const outcome = await traceRun(jobOf(unit, partial), {
       ...trace,
       env: { ...trace.env, ...unit.environment },
@@ -65,7 +66,18 @@ export async function traceUnit(
     const path = await cache.keepFailed(key, partial);
     return { key, path, failure: outcome.problems.join(' ') || 'the run failed' };
   } catch (error) {
-    await rm(partial, { force: true });
-    return { key, path: null, failure: (error as Error).message };
+    if (partial !== undefined) await rm(partial, { force: true });
+    return { key, path: null, failure: isFull(error) ? fullDisk(cache) : (error as Error).message };
   }
+}
+
+function isFull(error: unknown): boolean {
+  for (let cause = error; cause instanceof Error; cause = cause.cause) {
+    if ((cause as NodeJS.ErrnoException).code === 'ENOSPC') return true;
+  }
+  return false;
+}
+
+function fullDisk({ folder }: TraceCache): string {
+  return `the disk is full where traces are kept (${folder}); free some space (memtracker cache prune), or set MEMTRACKER_CACHE to a folder on another disk`;
 }

@@ -25,10 +25,14 @@ export function reportJunit({ trace, devices }: Analysis): string {
     });
   }
   const { complete, faults } = trace.integrity;
+  const causes = [
+    ...trace.errors.filter(({ fatal }) => fatal).map(({ cause }) => cause),
+    ...faults,
+  ];
   cases.push({
     suite,
     name: 'the trace is complete',
-    ...(complete ? {} : { outcome: { kind: 'error', message: faults.join('; ') } }),
+    ...(complete ? {} : { outcome: { kind: 'error', message: causes.join('; ') } }),
   });
   const uncovered = [...new Set(trace.uncovered.map(({ name }) => name))];
   cases.push({

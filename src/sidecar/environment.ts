@@ -203,13 +203,34 @@ export async function installFramework(
   }
   await underLock(folder, options, async () => {
     const stamp = readStamp(folder);
-    const hash = lockHash(lock);
-    if (stamp === undefined || stamp.extras[adapter.manifest.name] === hash) return;
+    if (stamp === undefined || hasFramework(stamp, adapter)) return;
     const arguments_ = ['install', '--require-hashes', '--no-deps', '-r', path];
     await pip(pythonOf(folder), arguments_, `packages of ${adapter.manifest.title}`, options);
-    const extras = { ...stamp.extras, [adapter.manifest.name]: hash };
+    const extras = { ...stamp.extras, [adapter.manifest.name]: lockHash(lock) };
     await writeStamp(folder, { ...stamp, extras });
   });
+}
+
+function hasFramework(stamp: Stamp, { manifest }: Adapter): boolean {
+  const { requirements, name } = manifest;
+  return requirements === null || stamp.extras[name] === lockHash(requirements);
+}
+
+/**
+ * Sees to it that a checkout of the adapter's framework finds what it imports: an environment of ours gets the framework's lock
+ * the first time, one of the user's is checked.
+ * @throws UserError when the installation fails, or naming what is missing.
+ */
+export async function provideFramework(
+  environment: PythonEnvironment,
+  adapter: Adapter,
+  options: SetupOptions,
+): Promise<void> {
+  const stamp = environment.folder === null ? undefined : readStamp(environment.folder);
+  if (stamp !== undefined && !hasFramework(stamp, adapter)) {
+    await installFramework(environment, adapter, options);
+  }
+  await checkFrameworkPackages(environment, adapter);
 }
 
 /**

@@ -12,7 +12,12 @@ import { type WorkerSpec, workerSpecSchema } from '../protocol/worker_spec.ts';
 import type { TraceFooter, TraceHeader } from '../trace/file_format.ts';
 import { TraceWriter } from '../trace/writer.ts';
 import { type Adapter, checkAdapterOptions, checkCheckout, findAdapter } from './adapter.ts';
-import { checkFrameworkPackages, installCommand, type PythonEnvironment } from './environment.ts';
+import {
+  installCommand,
+  type PythonEnvironment,
+  provideFramework,
+  type SetupOptions,
+} from './environment.ts';
 import { LiveProgress } from './live_progress.ts';
 import { packageFolder } from './package_folder.ts';
 import { folderSha256, recordedEnvironment, sourceIdentity } from './source_identity.ts';
@@ -57,6 +62,8 @@ export interface TraceContext {
   readonly memtrackerVersion: string;
   readonly signal?: AbortSignal;
   readonly timeouts?: Partial<WorkerTimeouts>;
+  /** What is installed first, the first time that a framework is traced in an environment of ours. */
+  readonly onSetup?: SetupOptions['onProgress'];
   /** Called after every batch and when the state changes. */
   readonly onProgress?: (progress: LiveProgress) => void;
   /** Every line that the training code prints. */
@@ -94,7 +101,11 @@ const UNCOVERED = EVENTS.uncovered.code;
  */
 export async function traceRun(job: TraceJob, context: TraceContext): Promise<TraceOutcome> {
   const { adapter, checkout } = checkJob(job);
-  await checkFrameworkPackages(context.environment, adapter);
+  await provideFramework(context.environment, adapter, {
+    env: context.env,
+    ...(context.signal && { signal: context.signal }),
+    ...(context.onSetup && { onProgress: context.onSetup }),
+  });
   const out = resolve(job.cwd, job.out);
   const source = {
     ...(checkout !== null && { checkout: await sourceIdentity(checkout) }),
@@ -303,6 +314,11 @@ class TraceRun {
     const problems = this.#causes(status, exit);
     // The missing close event is said once, by the cause.
     if (summary.closed) problems.push(...summary.faults);
+    if (exit.cause === 'stop_timeout') {
+      problems.push(
+        'the worker did not exit after it had closed its stream and was ended; the trace is whole',
+      );
+    }
     if (status === 'interrupted') return { exitStatus: ExitStatus.interrupted, problems };
     if (this.#fatal !== undefined) {
       const users = exit.exitCode === WORKER_PROBLEM || this.#missingModule() !== undefined;
@@ -337,9 +353,7 @@ class TraceRun {
         return ['interrupted; what arrived is kept'];
       case 'timed_out':
         return [
-          exit.cause === 'start_timeout'
-            ? 'the worker sent nothing within the start time-out and was ended; run memtracker doctor, or import torch once by hand to warm the disk'
-            : 'the worker did not exit after it had closed its stream and was ended; the trace is whole',
+          'the worker sent nothing within the start time-out and was ended; run memtracker doctor, or import torch once by hand to warm the disk',
         ];
       case 'killed':
         return [killedSentence(exit)];
@@ -355,14 +369,15 @@ class TraceRun {
   }
 }
 
+/** A worker that has closed its stream has said how the run ended; how its process ended then does not change that. */
 function footerStatus(
   summary: StreamSummary,
   exit: WorkerExit,
   interrupted: boolean,
 ): TraceFooter['status'] {
   if (interrupted) return 'interrupted';
-  if (exit.cause === 'start_timeout' || exit.cause === 'stop_timeout') return 'timed_out';
   if (summary.closed) return summary.status === 'done' ? 'done' : 'failed';
+  if (exit.cause === 'start_timeout') return 'timed_out';
   return exit.signal === null ? 'failed' : 'killed';
 }
 

@@ -112,6 +112,16 @@ test('a run that made nothing on a GPU says so in every form', async () => {
   }
 });
 
+test('the run of a training code that failed is reported, and is not the whole job: 2', async () => {
+  const path = join(temporaryFolder(), 'failed.mtrace');
+  await writeBatches(path, [
+    [cuda(), alloc(1, 2 ** 20), { type: 'close', status: 'failed', events: 3, counts: {} }],
+  ]);
+  const { exitCode, stdout, stderr } = await memtracker(['report', path]);
+  expect([exitCode, stderr]).toEqual([2, '']);
+  expect(stdout).toContain('cuda:0 of rank 0 peaks at');
+});
+
 test('an incomplete trace ends every form of its report with 2', async () => {
   const folder = temporaryFolder();
   const path = join(folder, 'gap.mtrace');

@@ -4,6 +4,9 @@ import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { execa } from 'execa';
 import { expect, test } from 'vitest';
+import { findGpu } from '../../src/device/gpus.ts';
+import { ensureEnvironment } from '../../src/sidecar/environment.ts';
+import { traceRun } from '../../src/sidecar/trace_run.ts';
 import { readTrace } from '../../src/trace/reader.ts';
 import { memtracker, startMemtracker, temporaryFolder, untilLine } from './memtracker.ts';
 
@@ -186,6 +189,32 @@ while True:
   started.kill('SIGINT');
   expect((await started).exitCode).toBe(130);
   await untilGone(pid);
+});
+
+test('a worker that does not exit after its stream is whole does not spoil the run', async () => {
+  const place = workplace(
+    'import os\nos._exit = lambda status: time.sleep(600)\ntrain(lambda step: None, steps=2)',
+  );
+  const outcome = await traceRun(
+    {
+      ...{ framework: 'script', argv: ['train.py'], cwd: place.cwd, out: place.out },
+      ...{ world: 1, rank: 0, gpusPerNode: 8, gpu: findGpu('h100-80gb') },
+      ...{ steps: 2, stackDepth: 8, options: {} },
+    },
+    {
+      environment: await ensureEnvironment({ env: process.env }),
+      env: { ...process.env, ...place.env },
+      memtrackerVersion: 'test',
+      timeouts: { stop: 500, grace: 500 },
+    },
+  );
+  expect(outcome.exit.cause).toBe('stop_timeout');
+  expect(outcome.footer.status).toBe('done');
+  expect(outcome.exitStatus).toBe(0);
+  expect(outcome.problems).toEqual([
+    'the worker did not exit after it had closed its stream and was ended; the trace is whole',
+  ]);
+  expect((await readTrace(place.out)).integrity.complete).toBe(true);
 });
 
 test('a killed orchestrator takes its worker along', async () => {

@@ -1,9 +1,10 @@
 // `memtracker fit` as a user runs it, on a job whose memory is known: G GiB of input and as much of output.
 
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { mkdtemp, readdir, rm, stat, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { execa } from 'execa';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { memtracker } from '../cli/memtracker.ts';
 import { RAY, rayProblem, startRay } from './ray_cluster.ts';
@@ -106,6 +107,67 @@ test('a failing and a dying variation are unproven, the others are unharmed', {
   expect(json.variations[2]?.reasons.join()).toContain('the data set is broken');
   expect(json.variations[1]?.reasons.join()).toContain('SIGKILL');
   expect(exitCode).toBe(2);
+});
+
+test.each([
+  [['--nccl', '1.0'], '1.0'],
+  [['--topology', 'nowhere'], 'nowhere'],
+  [['--alloc-conf', 'expandable:True'], 'expandable'],
+  [['--gpu', 'h1000'], 'h1000'],
+])('%j is refused before anything is set up or traced', async (words, says) => {
+  // An environment that is not there would be the next thing to be refused.
+  const env = { MEMTRACKER_PYTHON: '/nonexistent/python' };
+  const job = ['--framework', 'script', '--world', '1', '--ranks', '0'];
+  const { exitCode, stderr } = await runFit([...job, ...words, '--', SCRIPT], env);
+  expect(exitCode, stderr).toBe(3);
+  expect(stderr).toContain(says);
+  expect(stderr).not.toContain('MEMTRACKER_PYTHON');
+});
+
+test('a damaged trace in the cache is named and made again', { timeout: TIMEOUT }, async () => {
+  const kept = join(folder, 'damaged');
+  const job = ['--framework', 'script', '--world', '1', '--ranks', '0', '--vary', '--gib=2,3'];
+  const words = ['fit', '--json', ...job, '--', SCRIPT];
+  const ask = () => memtracker(words, { cwd: folder, env: { MEMTRACKER_CACHE: kept } });
+  const first = await ask();
+  expect(first.exitCode, first.stderr).toBe(0);
+  const [noTrace, cut] = (await readdir(join(kept, 'traces'))).filter((name) =>
+    name.endsWith('.mtrace'),
+  );
+  await writeFile(join(kept, 'traces', noTrace), 'nonsense');
+  const { size } = await stat(join(kept, 'traces', cut));
+  await truncate(join(kept, 'traces', cut), size - 100);
+  const again = await ask();
+  expect(again.exitCode, again.stderr).toBe(0);
+  expect(
+    again.stderr.match(/the kept trace of .* is damaged \(.*\); it is traced again/g),
+  ).toHaveLength(2);
+  const [before, after] = [first, again].map(({ stdout }) => JSON.parse(stdout) as FitJson);
+  expect(after.variations).toEqual(before.variations);
+  expect(after.traced).toBe(2);
+  expect((JSON.parse((await ask()).stdout) as FitJson).traced).toBe(0);
+});
+
+test('a full disk leaves a variation unproven, says what to do and leaves nothing half-made', {
+  timeout: TIMEOUT,
+}, async (context) => {
+  const disk = await mkdtemp(join(folder, 'disk-'));
+  const mounted = await execa('mount', ['-t', 'tmpfs', '-o', 'size=4k', 'tmpfs', disk], {
+    reject: false,
+  });
+  if (mounted.exitCode !== 0) context.skip('a tmpfs cannot be mounted here (not root)');
+  try {
+    const job = ['--framework', 'script', '--world', '1', '--ranks', '0', '--', SCRIPT];
+    const { exitCode, json } = await runFit(job, { MEMTRACKER_CACHE: disk });
+    expect(exitCode).toBe(2);
+    expect(json.verdict).toBe('unproven');
+    expect(json.variations[0]?.reasons.join()).toContain(
+      `the disk is full where traces are kept (${join(disk, 'traces')}); free some space (memtracker cache prune), or set MEMTRACKER_CACHE`,
+    );
+    expect(await readdir(join(disk, 'traces'))).toEqual([]);
+  } finally {
+    await execa('umount', [disk]);
+  }
 });
 
 /** What two executors must agree on. */

@@ -11,7 +11,7 @@ import { type FitSpec, specSchema } from '../../fit/spec.ts';
 import { readSpec } from '../../fit/spec_file.ts';
 import { specTemplate, TEMPLATE_NAMES } from '../../fit/spec_template.ts';
 import { suggest } from '../../fit/suggestions.ts';
-import { targetOf } from '../../fit/target.ts';
+import { checkTarget, targetOf } from '../../fit/target.ts';
 import { TraceCache, traceCacheFolder } from '../../fit/trace_cache.ts';
 import { checkUnit } from '../../fit/trace_unit.ts';
 import { expand, labelOf, type Variation, vary } from '../../fit/variation.ts';
@@ -131,7 +131,10 @@ export const fit = defineCommand<FitConfig>({
     const { spec, folder } = await specificationOf(config, context.cwd);
     const variations = expand(spec, folder);
     // What is wrong whatever runs it is said before anything is set up.
-    for (const variation of variations) checkUnit(unitOf(variation, 0));
+    for (const variation of variations) {
+      checkUnit(unitOf(variation, 0));
+      await checkTarget(variation, context.env);
+    }
     if (config.maximize !== undefined && config.minimize !== undefined) {
       throw new UserError('USAGE', '--maximize and --minimize cannot be used together');
     }
@@ -292,6 +295,7 @@ async function fitRun(config: FitConfig, context: CommandContext): Promise<FitRu
       environment,
       env,
       memtrackerVersion: programVersion(),
+      onSetup: (line, kind) => output.progress(line, { force: kind === 'stage' }),
     }),
     cache,
     keys: new UnitKeys(
@@ -302,6 +306,7 @@ async function fitRun(config: FitConfig, context: CommandContext): Promise<FitRu
     signal,
     target: (variation) => targetOf(variation, env),
     onProgress: (request, state) => progress.see(request, state),
+    onWarning: (sentence) => output.warn(sentence),
   });
 }
 

@@ -35,7 +35,13 @@ export const fitUnit = defineCommand<FitUnitConfig>({
     });
     const result = await traceUnit(key, unit, {
       cache: new TraceCache(traceCacheFolder(env)),
-      trace: { environment, env, memtrackerVersion: programVersion(), signal },
+      trace: {
+        environment,
+        env,
+        memtrackerVersion: programVersion(),
+        signal,
+        onSetup: (line) => output.progress(line),
+      },
       onProgress: (live) => output.progress(live.line(`rank ${unit.rank}`)),
     });
     output.endProgress();

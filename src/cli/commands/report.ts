@@ -79,9 +79,8 @@ export const report = defineCommand<ReportConfig>({
     if (config.junit !== undefined) {
       await writeProduct(resolve(cwd, config.junit), reportJunit(analysis));
     }
-    // What a damaged or cut trace still holds is reported, but it is not the whole job.
-    const { faults } = analysis.trace.integrity;
-    const status = faults.length === 0 ? ExitStatus.done : ExitStatus.uncovered;
+    // What a damaged, cut or failed run still holds is reported, but it is not the whole job.
+    const status = analysis.trace.integrity.complete ? ExitStatus.done : ExitStatus.uncovered;
     if (config.html !== undefined) {
       const beside: Analysis[] = [];
       for (const path of config.beside) {

@@ -113,6 +113,7 @@ export const trace = defineCommand<TraceConfig>({
       env,
       memtrackerVersion: programVersion(),
       signal,
+      onSetup: (line, kind) => output.progress(line, { force: kind === 'stage' }),
       onProgress: (progress) => output.progress(progress.line(label)),
       ...(config.verbose && { onLine: (line: string) => output.log(line) }),
     });
