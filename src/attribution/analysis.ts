@@ -109,6 +109,8 @@ export interface MeasuredFacts {
   readonly format: string;
   /** Phases, by id, that an out-of-memory error happened in: their figures are lower bounds and are never scored. */
   readonly censored: ReadonlySet<number>;
+  /** The pickle of torch.cuda.memory._dump_snapshot that the run was read from, as torch wrote it. */
+  readonly snapshot: () => AsyncIterable<Uint8Array>;
   /** Sentences: what is not known, how it was obtained. */
   readonly notes: readonly string[];
   /** Of a captured run: what it may be used for, and the digest of its configuration. */

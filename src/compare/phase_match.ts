@@ -46,7 +46,10 @@ function keys(spans: readonly PhaseSpan[], trace: Trace): string[] {
       phase.name,
       labelOf(trace, phase.id, 'step') ?? null,
       labelOf(trace, phase.id, 'micro_batch') ?? null,
-      Object.entries(others).sort(([x], [y]) => (x < y ? -1 : 1)),
+      // As text: a snapshot has no other types.
+      Object.entries(others)
+        .map(([label, value]) => `${label}=${String(value)}`)
+        .sort(),
     ]);
     const occurrence = seen.get(key) ?? 0;
     seen.set(key, occurrence + 1);

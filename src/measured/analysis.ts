@@ -14,7 +14,7 @@ import { readTrace } from '../trace/reader.ts';
 import { configurationOf } from './calibration/calibrate.ts';
 import { applyProfile, profilePath, readProfile, topologyOfTrace } from './calibration/profile.ts';
 import type { CapturedRun } from './capture/capture_run.ts';
-import { isTraceFile, readMeasuredRun } from './formats.ts';
+import { isTraceFile, readMeasuredRun, recordedSnapshot } from './formats.ts';
 import type { MeasuredRun } from './measured_run.ts';
 import type { SnapshotRunOptions } from './snapshot_run.ts';
 
@@ -91,6 +91,7 @@ export function measuredAnalysis(run: MeasuredRun, options: AnalysisOptions = {}
     measured: {
       format: run.format,
       censored: run.censored,
+      snapshot: () => recordedSnapshot(run.path),
       notes: run.notes,
       ...(isCaptured(run)
         ? { purpose: run.capture.purpose, configuration: configurationOf(run.capture) }

@@ -2,7 +2,7 @@
 
 import { UserError } from '../base/errors.ts';
 import { MAGIC } from '../trace/file_format.ts';
-import { looksLikeCapture } from './capture/capture_file.ts';
+import { looksLikeCapture, openCapture } from './capture/capture_file.ts';
 import { readCaptureRun } from './capture/capture_run.ts';
 import { type MeasuredInput, openMeasuredInput } from './input.ts';
 import type { MeasuredRun } from './measured_run.ts';
@@ -43,6 +43,14 @@ export async function readMeasuredRun(
   const format = MEASURED_FORMATS.find(({ detect }) => detect(input.head));
   if (format === undefined) throw unknownFormat(input);
   return format.read(input, options);
+}
+
+/** The snapshot inside a measured run's file, decompressed. @throws UserError as {@link readMeasuredRun} for what is no file. */
+export async function* recordedSnapshot(path: string): AsyncGenerator<Uint8Array, void, void> {
+  const input = await openMeasuredInput(path);
+  const { chunks } = looksLikeCapture(input.head) ? (await openCapture(input)).snapshot : input;
+  // A reader's chunk is overwritten by its next.
+  for await (const chunk of chunks()) yield Uint8Array.from(chunk);
 }
 
 /** First bytes of what people give by mistake. */

@@ -109,12 +109,13 @@ function metadataMarks(snapshot: MemorySnapshot, device: number): Mark[] {
 
 /** `forward[micro_batch=0]`, as traces write a phase, back into its name and labels; any other text is a name. */
 function phaseOf(text: string): { name: string; labels: Fields } {
-  const parts = /^(.*)\[((?:\w+=[^,\]]*)(?:,\w+=[^,\]]*)*)\]$/.exec(text);
+  const parts = /^(.*?)\[(\w+=.*)\]$/s.exec(text);
   if (parts === null) return { name: text, labels: {} };
   const labels: Record<string, string | number> = {};
-  for (const pair of parts[2].split(',')) {
-    const [label, value] = pair.split('=');
-    labels[label] = /^\d+$/.test(value) ? Number(value) : value;
+  for (const pair of parts[2].split(/,(?=\w+=)/)) {
+    const at = pair.indexOf('=');
+    const value = pair.slice(at + 1);
+    labels[pair.slice(0, at)] = /^-?\d+$/.test(value) ? Number(value) : value;
   }
   return { name: parts[1], labels };
 }

@@ -3,7 +3,11 @@
 
 import type { PhaseMeta, Trace } from '../trace/trace.ts';
 
-/** Kinds of memory, in the order in which one contains the next. `resident` = reserved + external at one instant. */
+/**
+ * Kinds of memory. allocated ≤ active ≤ reserved; requested ≤ active, and above allocated while freed blocks wait for a stream:
+ * PyTorch takes a block off `requested_bytes` when it becomes free, not when it is freed (2.14.1, c10/cuda/CUDACachingAllocator.cpp,
+ * `free_block`). `resident` = reserved + external at one instant.
+ */
 export const MEMORY_KINDS = [
   'requested',
   'allocated',

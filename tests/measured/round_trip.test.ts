@@ -1,7 +1,7 @@
 // An estimate that was exported as a CUDA snapshot comes back as a measured run: same peaks, same phases, no gap. And where another job
 // differs, the comparison says where, with the stacks of both sides.
 
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, expect, test } from 'vitest';
@@ -11,6 +11,7 @@ import { analyzeFile } from '../../src/measured/analysis.ts';
 import { memoryViz } from '../../src/report/formats/memory_viz.ts';
 import { gapSections } from '../../src/report/gap_sections.ts';
 import { textOf } from '../../src/report/text.ts';
+import { alloc, begin, cuda, end, free, traceOf } from '../traces/event_list.ts';
 import { SMALL_JOB, syntheticTrace } from '../traces/synthetic.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'memtracker-round-trip-'));
@@ -43,6 +44,35 @@ test('an exported estimate meets itself in every phase', async () => {
     expect([path, coverage, peaks?.allocated.gap]).toEqual([path, 'scored', 0]);
   }
   expect(firstParting).toBeNull();
+});
+
+test('phases meet by labels of every type, and by what stands in a text', async () => {
+  const labels = {
+    step: 1,
+    chunk: -1,
+    ratio: 0.5,
+    final: true,
+    split: 'train,val [a=b]',
+    none: null,
+  };
+  const trace = traceOf([
+    cuda(),
+    begin(1, 'evaluation', labels),
+    alloc(1, 2 ** 21),
+    free(1),
+    end(1),
+  ]);
+  const labelled = analyzeTrace(trace, { gpu: 'h100-80gb' });
+  const { phases } = compareWithMeasurement(labelled, await asSnapshot(labelled, 'labels.pickle'));
+  expect(phases.map(({ coverage }) => coverage)).toEqual(['scored']);
+});
+
+test('a snapshot is exported for memory_viz as it is', async () => {
+  const measured = await asSnapshot(estimate, 'own.pickle');
+  const parts: Uint8Array[] = [];
+  if (measured.measured === undefined) throw new Error('a snapshot is a measured run');
+  for await (const part of memoryViz.recorded?.(measured.measured) ?? []) parts.push(part);
+  expect(Buffer.concat(parts).equals(readFileSync(join(folder, 'own.pickle')))).toBe(true);
 });
 
 test('where two jobs part is told by the innermost phase, with stacks', async () => {

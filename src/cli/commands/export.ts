@@ -68,7 +68,10 @@ export const exportCommand = defineCommand<ExportConfig>({
     }
     const format = EXPORT_FORMATS.find(({ name }) => name === config.format);
     if (format === undefined) throw new Error(`no format ${config.format}`);
-    const parts = format.write(analysis, device, { at: config.at, table: config.table });
+    const parts =
+      analysis.measured !== undefined && format.recorded !== undefined
+        ? format.recorded(analysis.measured)
+        : format.write(analysis, device, { at: config.at, table: config.table });
     if (config.out === undefined) {
       await pipeline(Readable.from(parts), process.stdout, { end: false });
       return ExitStatus.done;

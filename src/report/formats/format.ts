@@ -1,6 +1,6 @@
 // What an export format is. One file in this folder each; formats.ts lists them.
 
-import type { Analysis, DeviceAnalysis } from '../../attribution/analysis.ts';
+import type { Analysis, DeviceAnalysis, MeasuredFacts } from '../../attribution/analysis.ts';
 import type { MemoryKind } from '../../timeline/timeline.ts';
 
 export interface ExportOptions {
@@ -25,4 +25,6 @@ export interface ExportFormat {
     device: DeviceAnalysis,
     options: ExportOptions,
   ): Iterable<string | Uint8Array>;
+  /** For a format that a measured run was read from: what was recorded, as it is. */
+  readonly recorded?: (measured: MeasuredFacts) => AsyncIterable<Uint8Array>;
 }

@@ -21,11 +21,12 @@ export const memoryViz: ExportFormat = {
     if (history === null) {
       throw new UserError(
         'export-not-modelled',
-        `${device.name} was not replayed through an allocator; a measured run already has its snapshot`,
+        `${device.name} has no CUDA caching allocator, which is what memory_viz shows`,
       );
     }
     return new SnapshotPickle(analysis, device, history).write();
   },
+  recorded: ({ snapshot }) => snapshot(),
 };
 
 /** Rows after which the chunks so far are handed on. */
