@@ -4,7 +4,7 @@ A measurement clones the buffers that the kernel writes in place and flushes the
 freed again, but segments stay in the cache, and later blocks are cut from them. Sources, PyTorch 2.14.1:
 torch/_inductor/runtime/triton_heuristics.py, `CachingAutotuner.run`, `bench`, `copy_args_to_cpu_if_needed`, `maybe_clone_args`;
 torch/_inductor/runtime/benchmarking.py, `InductorBenchmarker.benchmark_gpu`. How many configurations a kernel has is decided by
-the generated source itself: its decorator runs (deterministic algorithms leave one, for example); nothing is compiled.
+the generated source itself: its decorator runs; nothing is compiled.
 
 The measurement is repeated for every configuration and many times over; repeating changes nothing for the allocator, so it is
 done once.
