@@ -2,7 +2,7 @@
 // (`--torch-index`), so that a set-up takes seconds instead of gigabytes; .ci/run makes the whole one.
 
 import { existsSync, mkdirSync, readdirSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { execa } from 'execa';
 import { expect, test } from 'vitest';
@@ -120,6 +120,21 @@ test('an installation that fails is told in the words of pip, and nothing looks 
   );
   expect((await memtracker(['doctor'], { env })).exitCode).toBe(3);
 }, 200_000);
+
+test('the first trace of a framework installs what its checkouts import', async () => {
+  const env = await environment();
+  expect((await memtracker(['setup'], { env })).exitCode).toBe(0);
+  const checkout = temporaryFolder();
+  for (const file of ['megatron/training/training.py', 'megatron/core/__init__.py']) {
+    mkdirSync(join(checkout, dirname(file)), { recursive: true });
+    writeFileSync(join(checkout, file), '');
+  }
+  const job = ['trace', '--framework', 'megatron', '--checkout', checkout, '--', '--bf16'];
+  // Without an index the installation, which comes before anything else, is where it ends.
+  const result = await memtracker(job, { env: { ...env, PIP_NO_INDEX: '1' }, cwd: checkout });
+  expect(result.exitCode).toBe(3);
+  expect(result.stderr).toContain('installing packages of Megatron-LM failed; pip said:');
+}, 400_000);
 
 test('MEMTRACKER_PYTHON that is no Python is refused', async () => {
   const env = { MEMTRACKER_PYTHON: '/nonexistent/python' };
