@@ -101,6 +101,18 @@ def test_pools_and_graphs_route_allocations(traced: Start) -> None:
     assert kept.shape == (64,)
 
 
+def test_libraries_route_allocations_to_a_pool_below_torch_cuda(traced: Start) -> None:
+    run = traced()
+    with run.recording():
+        handle = torch._C._graph_pool_handle()
+        torch._C._cuda_beginAllocateCurrentThreadToPool(0, handle)
+        torch.empty(64, device="cuda")
+        torch._C._cuda_endAllocateToPool(0, handle)
+        torch.empty(64, device="cuda")
+    (pool,) = (event[1] for event in run.trace.of(protocol.POOL_CREATE))
+    assert [a["pool"] for a in run.trace.allocations(run.device)] == [pool, 0]
+
+
 def test_generator_states_are_kept(traced: Start) -> None:
     run = traced()
     with run.recording():
