@@ -124,27 +124,18 @@ class Job:
         if parallelism.enable_sequence_parallel:
             divisor *= parallelism.tensor_parallel_degree
         width = int(self.config.model_spec.model.dim)
-        dtype = _dtype(training.mixed_precision_param)
         if hasattr(training, "num_tokens_per_microbatch_per_dp_rank"):
-            return Boundary(
-                (training.num_tokens_per_microbatch_per_dp_rank // divisor, width),
-                dtype,
-            )
+            tokens = training.num_tokens_per_microbatch_per_dp_rank // divisor
+            return Boundary.of((tokens, width), training.mixed_precision_param)
         batch = parallelism.pipeline_parallel_microbatch_size
-        return Boundary((batch, training.seq_len // divisor, width), dtype)
+        return Boundary.of(
+            (batch, training.seq_len // divisor, width), training.mixed_precision_param
+        )
 
 
 def _context_length(config: Any) -> int:
     """Tokens of a context: `max_context_length` after 0.3, `seq_len` at 0.3."""
     return int(getattr(config.training, "max_context_length", None) or config.training.seq_len)
-
-
-def _dtype(name: str) -> torch.dtype:
-    return {
-        "float32": torch.float32,
-        "bfloat16": torch.bfloat16,
-        "float16": torch.float16,
-    }[str(name)]
 
 
 def parse(arguments: list[str]) -> Job:

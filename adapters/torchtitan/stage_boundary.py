@@ -37,12 +37,24 @@ NEEDS = (
 )
 
 
+_DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
 @dataclass(frozen=True)
 class Boundary:
     """Hidden states at a stage boundary: sizes of the local tensor, and dtype."""
 
     sizes: tuple[int, ...]
     dtype: torch.dtype
+
+    @classmethod
+    def of(cls, sizes: tuple[int, ...], dtype: str) -> Boundary:
+        """`dtype` as `training.mixed_precision_param` has it."""
+        return cls(sizes, _DTYPES[str(dtype)])
 
     def tensor(self) -> torch.Tensor:
         return torch.empty(self.sizes, device="cuda", dtype=self.dtype, requires_grad=True)

@@ -16,6 +16,10 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+LLAMA3_VOCABULARY = 128_256
+"""meta-llama/Llama-3.1 tokenizer.model: 128,000 tokens and 256 special ones. Up to 0.2 a Llama takes its vocabulary from the
+tokenizer (`n_words` of torchtitan/datasets/tokenizer/tiktoken.py in 2024)."""
+
 Batch = tuple[dict[str, torch.Tensor], torch.Tensor]
 
 

@@ -20,7 +20,7 @@ from .changes import Changes, apply
 from .interface import Need
 from .phases import COMMON_SPANS, PhaseRecorder, Span, span_forward
 from .stage_boundary import Boundary
-from .synthetic_data import BatchShape, SyntheticTokenizer, token_batches
+from .synthetic_data import LLAMA3_VOCABULARY, BatchShape, SyntheticTokenizer, token_batches
 
 NAME = "train script"
 MARKS = ("train.py", "torchtitan/parallelisms", "torchtitan/config_manager.py")
@@ -43,10 +43,6 @@ SPANS = (
     Span("torchtitan.optimizer", "OptimizersContainer.step", "optimizer"),
     Span("torchtitan.optimizer", "OptimizersContainer.zero_grad", "zero_grad"),
 )
-
-LLAMA3_VOCABULARY = 128_256
-"""meta-llama/Llama-3.1 tokenizer.model: 128,000 tokens and 256 special ones; torchtitan/datasets/tokenizer/tiktoken.py
-makes `n_words` of them, and `main` makes that the model's vocabulary."""
 
 
 @dataclass
@@ -90,12 +86,9 @@ class Job:
         divisor = experimental.context_parallel_degree * training.tensor_parallel_degree
         models = importlib.import_module("torchtitan.models").models_config
         width = int(models[self.config.model.name][self.config.model.flavor].dim)
-        dtype = {"bfloat16": torch.bfloat16, "float32": torch.float32}[
-            training.mixed_precision_param
-        ]
-        return Boundary(
+        return Boundary.of(
             (training.batch_size // micro_batches, training.seq_len // divisor, width),
-            dtype,
+            training.mixed_precision_param,
         )
 
 

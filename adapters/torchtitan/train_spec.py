@@ -24,6 +24,7 @@ from .phases import (
 )
 from .stage_boundary import Boundary
 from .synthetic_data import (
+    LLAMA3_VOCABULARY,
     Batch,
     BatchShape,
     SyntheticLoader,
@@ -128,10 +129,9 @@ class Job:
         )
         arguments = getattr(spec, "model_args", None) or spec.config
         width = int(arguments[self.config.model.flavor].dim)
-        dtype = {"bfloat16": torch.bfloat16, "float32": torch.float32}[
-            training.mixed_precision_param
-        ]
-        return Boundary((batch, training.seq_len // divisor, width), dtype)
+        return Boundary.of(
+            (batch, training.seq_len // divisor, width), training.mixed_precision_param
+        )
 
 
 def _config_manager() -> Any:
@@ -189,12 +189,11 @@ def _batches(shape: BatchShape) -> Iterator[Batch]:
 
 
 def _vocabulary(get_train_spec: Any, config: Any) -> int:
-    """The vocabulary that the model itself was made for; Llama 3's when the model takes it from the tokenizer
-    (meta-llama/Llama-3.1 tokenizer.model: 128,000 tokens and 256 special ones)."""
+    """The vocabulary that the model itself was made for; Llama 3's when the model takes it from the tokenizer."""
     spec = get_train_spec(config.model.name)
     arguments = (getattr(spec, "model_args", None) or spec.config)[config.model.flavor]
     size = getattr(arguments, "vocab_size", -1)
-    return int(size) if isinstance(size, int) and size > 0 else 128_256
+    return int(size) if isinstance(size, int) and size > 0 else LLAMA3_VOCABULARY
 
 
 def facts(job: Job) -> dict[str, str | int | float | bool | None]:
