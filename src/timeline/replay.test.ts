@@ -149,6 +149,20 @@ test('the device stands as it did at the event where the replay is told to end',
   expect(device.counters.allocated).toBe(60 * MiB);
 });
 
+test('a freed block that waits for a stream is still requested, as it is in PyTorch', () => {
+  // PyTorch 2.14.1, c10/cuda/CUDACachingAllocator.cpp: `free` takes it off allocated, `free_block` off active and requested.
+  const trace = traceOf([
+    cuda(),
+    alloc(1, 2 * MiB),
+    { type: 'record_stream', storage: 1, stream: 7 },
+    free(1),
+  ]);
+  const { final } = replay(trace, 1, gpu());
+  expect([final.requested, final.allocated, final.active].map((bytes) => bytes / MiB)).toEqual([
+    2, 0, 2,
+  ]);
+});
+
 test('without its storages a trace takes nothing from the allocator', () => {
   const { peaks } = replay(syntheticTrace(), 0, gpu(), { storages: false });
   expect(peaks.reserved.bytes).toBe(0);
