@@ -28,7 +28,8 @@ _PASSES = Need(
     required=False,
 )
 _TRAINER = "torchtitan.experiments.graph_trainer.trainer"
-_USERS = (_PASSES.module, _TRAINER)
+_STAGES = "torchtitan.experiments.graph_trainer.graph_pp.graph_builder"
+_USERS = (_PASSES.module, _TRAINER, _STAGES)
 _CAPTURE = "cudagraph_pass"
 """The pass that wraps the finished graph; nothing can be put into it after that."""
 
