@@ -35,6 +35,7 @@ const program = new Command('accuracy')
   .option('--jobs <n>', 'cases at a time', count, 1)
   .option('--resume', 'keep the results that are there')
   .option('--option <name=value>', 'an option of the adapter, for all cases (repeatable)', pair, {})
+  .option('--steps <n>', 'steps to trace, instead of the reader’s own number', count)
   .option('--keep <dir>', 'keep the traces, with stacks')
   .option('--results <file>', 'JSON lines, one a case; default: beside --out')
   .option('--out <file>', 'the table, Markdown', 'docs/accuracy.md')
@@ -48,6 +49,7 @@ const options = program.opts<{
   jobs: number;
   resume?: boolean;
   option: Record<string, string>;
+  steps?: number;
   keep?: string;
   results?: string;
   out: string;
@@ -90,7 +92,11 @@ async function runAll(
       limit(async () => {
         const known = one.recorded && (await recordingOf(options.checkout, one.recorded));
         const dated = known && asRecorded ? asRecorded(one, known) : one;
-        const chosen = { ...dated, options: { ...dated.options, ...options.option } };
+        const chosen = {
+          ...dated,
+          steps: options.steps ?? dated.steps,
+          options: { ...dated.options, ...options.option },
+        };
         const result = await runCase(chosen, {
           checkout: options.checkout,
           environment,
