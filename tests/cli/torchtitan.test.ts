@@ -13,9 +13,15 @@ const has = (folder: string) => existsSync(join(checkout ?? '', 'torchtitan', fo
 const graphTrainers = ['llama3', 'deepseek_v3'].filter((model) =>
   has(`experiments/graph_trainer/${model}`),
 );
-const missing = ['experiments/graph_trainer', 'models/kimi_k2_7', 'models/flux'].filter(
-  (folder) => !has(folder),
-);
+// Image batches are made by the data pipeline of this folder; the encoders' sizes of flux are among a checkout's tests.
+const images = has('models/kimi_k2_7') && has('components/data');
+const fluxEncoders = '../tests/assets/flux_test_encoders';
+const missing = [
+  'experiments/graph_trainer',
+  'models/kimi_k2_7',
+  'components/data',
+  fluxEncoders,
+].filter((folder) => !has(folder));
 
 beforeAll(() => {
   if (checkout === undefined) {
@@ -73,7 +79,7 @@ describe.skipIf(checkout === undefined)('a real TorchTitan', () => {
     300_000,
   );
 
-  test.skipIf(!has('models/kimi_k2_7'))(
+  test.skipIf(!images)(
     'a model with a vision encoder gets images, as many tokens as the checkout makes of their size',
     async () => {
       const argv = ['--module', 'kimi_k2_7', '--config', 'kimi_k2_5_debugmodel'];
@@ -96,7 +102,7 @@ describe.skipIf(checkout === undefined)('a real TorchTitan', () => {
     300_000,
   );
 
-  test.skipIf(!has('models/flux'))(
+  test.skipIf(!has(fluxEncoders))(
     'flux runs with encoders of the sizes that the checkout names',
     async () => {
       const argv = ['--module', 'flux', '--config', 'flux_debugmodel'];
