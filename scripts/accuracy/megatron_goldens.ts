@@ -110,31 +110,14 @@ function toCase(golden: GoldenCase): TruthCase {
  */
 const OLDER_BLACKWELL_DEFAULT = { before: '26.04', setting: ':4096:2:16:8' } as const;
 
-/**
- * The image of January 2024 (lts until November 2025) has TransformerEngine 1.2 and a flash-attention older than 2.4.1, which has no
- * deterministic backward, so a deterministic job that names no backend gets unfused attention (TransformerEngine v1.2,
- * transformer_engine/pytorch/attention.py, DotProductAttention.__init__). Sibling jobs that name it were measured at the same peak.
- */
-const UNFUSED_WHEN_DETERMINISTIC = { until: '24.01' } as const;
-
 function asRecorded(one: TruthCase, { date, image }: Recording): TruthCase {
-  const before = (release: string) => image !== null && image < release;
-  const unfused =
-    image !== null &&
-    image <= UNFUSED_WHEN_DETERMINISTIC.until &&
-    one.argv.includes('--deterministic-mode') &&
-    one.argv.includes('transformer_engine') &&
-    !one.argv.includes('--attention-backend');
+  const older = one.gpu === GB200 && image !== null && image < OLDER_BLACKWELL_DEFAULT.before;
   return {
     ...one,
     measured: date.slice(0, 7),
     ...(image !== null && { software: `NGC ${image}` }),
-    argv: unfused ? [...one.argv, '--attention-backend', 'unfused'] : one.argv,
     env: {
-      ...(one.gpu === GB200 &&
-        before(OLDER_BLACKWELL_DEFAULT.before) && {
-          CUBLAS_WORKSPACE_CONFIG: OLDER_BLACKWELL_DEFAULT.setting,
-        }),
+      ...(older && { CUBLAS_WORKSPACE_CONFIG: OLDER_BLACKWELL_DEFAULT.setting }),
       ...one.env,
     },
   };
