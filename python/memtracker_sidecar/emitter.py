@@ -62,6 +62,7 @@ class Emitter:
         self._wake = threading.Event()
         self._room = threading.Event()
         self._closing = False
+        self._sending = False
         self._failure: str | None = None
         self._sequence = 0
         self.events = 0
@@ -131,6 +132,7 @@ class Emitter:
                 return
 
     def _send_batch(self, packer: msgpack.Packer) -> None:
+        self._sending = True  # before anything leaves the queue: `flush` looks at the queue first
         take = min(len(self._queue), BATCH_EVENTS)
         pop = self._queue.popleft
         batch = [pop() for _ in range(take)]
@@ -138,13 +140,22 @@ class Emitter:
         self._socket.send(frame)
         self._sequence += 1
         self.events += take
+        self._sending = False
 
     def flush(self, timeout_seconds: float = 10.0) -> None:
-        """Waits until everything queued so far was handed to ZeroMQ."""
+        """Waits until everything queued so far was handed to ZeroMQ and is counted in `events`.
+
+        Raises:
+            EmitterError: the reader does not read.
+        """
         deadline = time.monotonic() + timeout_seconds
-        while self._queue and self._failure is None and time.monotonic() < deadline:
+        while (self._queue or self._sending) and self._failure is None:
+            if time.monotonic() > deadline:
+                raise EmitterError(f"events were not read within {timeout_seconds} seconds")
             self._wake.set()
             time.sleep(0.001)
+        if self._failure is not None:
+            raise EmitterError(self._failure)
 
     def close(self, status: str, counts: protocol.Fields) -> None:
         """Sends everything queued and then the `close` event, which is the last one and counts itself. Waits until it was read.

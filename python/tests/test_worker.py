@@ -344,3 +344,27 @@ def test_curve_keys_protect_loopback_tcp() -> None:
     ]
     closing.join(10)
     context.destroy(linger=0)
+
+
+def test_what_was_flushed_is_counted(tmp_path: Path) -> None:
+    context = zmq.Context()
+    socket = context.socket(zmq.ROUTER)
+    socket.bind(f"ipc://{tmp_path}/s")
+    emitter = Emitter(f"ipc://{tmp_path}/s", "nonce")
+    frames = 0
+    for number in range(1, 1001):
+        emitter.emit(protocol.log("info", "one more"))
+        emitter.flush()
+        assert emitter.events == number
+        while socket.poll(0):
+            sender, _ = socket.recv_multipart()
+            frames += 1
+    closing = threading.Thread(target=emitter.close, args=("done", {}))
+    closing.start()
+    while frames < 1001:
+        assert socket.poll(10_000)
+        sender, _ = socket.recv_multipart()
+        frames += 1
+    socket.send_multipart([sender, b""])
+    closing.join(10)
+    context.destroy(linger=0)
