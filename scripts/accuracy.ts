@@ -2,16 +2,16 @@
 //
 // Results go to a JSON-lines file beside the table, one line as each case ends; `--resume` skips the cases that are there.
 
-import { appendFile, readFile, rm, writeFile } from 'node:fs/promises';
+import { appendFile, mkdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { Command, InvalidArgumentError } from 'commander';
 import pLimit from 'p-limit';
 import { ensureEnvironment } from '../src/sidecar/environment.ts';
 import { type CaseResult, caseResultSchema, runCase } from './accuracy/case_result.ts';
 import { readMegatronGoldens } from './accuracy/megatron_goldens.ts';
-import { recordingOf } from './accuracy/recorded.ts';
+import { argumentsAt, recordingOf, scriptIn, softwareOf } from './accuracy/recorded.ts';
 import { accuracyMarkdown, caseLine } from './accuracy/report.ts';
 import { readTorchTitanPublished } from './accuracy/torchtitan_published.ts';
-import type { Truth, TruthReader } from './accuracy/truth.ts';
+import type { Truth, TruthCase, TruthReader } from './accuracy/truth.ts';
 
 const READERS: readonly TruthReader[] = [readMegatronGoldens, readTorchTitanPublished];
 
@@ -36,6 +36,12 @@ const program = new Command('accuracy')
   .option('--resume', 'keep the results that are there')
   .option('--option <name=value>', 'an option of the adapter, for all cases (repeatable)', pair, {})
   .option('--steps <n>', 'steps to trace, instead of the reader’s own number', count)
+  .option(
+    '--recorded <dir>',
+    'trace each case with the commit of the checkout that recorded it, its arguments and, given --transformer-engine, the ' +
+      'TransformerEngine that it names; work trees are put in the folder',
+  )
+  .option('--transformer-engine <dir>', 'repository of TransformerEngine, for --recorded')
   .option('--keep <dir>', 'keep the traces, with stacks')
   .option('--results <file>', 'JSON lines, one a case; default: beside --out')
   .option('--out <file>', 'the table, Markdown', 'docs/accuracy.md')
@@ -50,6 +56,8 @@ const options = program.opts<{
   resume?: boolean;
   option: Record<string, string>;
   steps?: number;
+  recorded?: string;
+  transformerEngine?: string;
   keep?: string;
   results?: string;
   out: string;
@@ -76,13 +84,11 @@ async function readResults(path: string): Promise<Map<string, CaseResult>> {
   return new Map(results.map((result) => [result.id, result]));
 }
 
-async function runAll(
-  { cases, asRecorded }: Truth,
-  results: Map<string, CaseResult>,
-): Promise<void> {
+async function runAll(truth: Truth, results: Map<string, CaseResult>): Promise<void> {
   const environment = await ensureEnvironment({ env: process.env });
+  if (options.keep !== undefined) await mkdir(options.keep, { recursive: true });
   const pattern = new RegExp(options.filter);
-  const chosen = cases
+  const chosen = truth.cases
     .filter(({ id }) => pattern.test(id))
     .filter((_, index) => index % options.every === 0)
     .filter(({ id }) => !results.has(id));
@@ -90,22 +96,43 @@ async function runAll(
   await Promise.all(
     chosen.map((one) =>
       limit(async () => {
-        const known = one.recorded && (await recordingOf(options.checkout, one.recorded));
-        const dated = known && asRecorded ? asRecorded(one, known) : one;
-        const chosen = {
-          ...dated,
-          steps: options.steps ?? dated.steps,
-          options: { ...dated.options, ...options.option },
-        };
-        const result = await runCase(chosen, {
-          checkout: options.checkout,
-          environment,
-          keep: options.keep,
-        });
+        const { case: prepared, checkout } = await prepare(one, truth);
+        const result = await runCase(prepared, { checkout, environment, keep: options.keep });
         results.set(one.id, result);
         await appendFile(resultsPath, `${JSON.stringify(result)}\n`);
         console.log(caseLine(result));
       }),
     ),
   );
+}
+
+/** The case with what its recording and the command line say, and the checkout to trace it with. */
+async function prepare(
+  one: TruthCase,
+  { asRecorded, withArguments }: Truth,
+): Promise<{ case: TruthCase; checkout: string }> {
+  const { checkout, recorded, transformerEngine } = options;
+  const recording = one.recorded && (await recordingOf(checkout, one.recorded));
+  let prepared = one;
+  let traced = checkout;
+  let library: Record<string, string> = {};
+  if (recorded !== undefined && recording && one.recorded) {
+    const software = await softwareOf(recording, { checkout, transformerEngine, folder: recorded });
+    traced = software.checkout;
+    if (software.transformerEngine !== undefined)
+      library = { transformer_engine: software.transformerEngine };
+    const document = await argumentsAt(checkout, recording.commit, one.recorded.arguments);
+    prepared = withArguments?.(prepared, document) ?? prepared;
+    const [script, ...rest] = prepared.argv;
+    prepared = { ...prepared, argv: [await scriptIn(traced, script), ...rest] };
+  }
+  if (recording && asRecorded) prepared = asRecorded(prepared, recording);
+  return {
+    checkout: traced,
+    case: {
+      ...prepared,
+      steps: options.steps ?? prepared.steps,
+      options: { ...prepared.options, ...library, ...options.option },
+    },
+  };
 }

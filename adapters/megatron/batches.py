@@ -8,6 +8,7 @@ moves them itself.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -128,6 +129,7 @@ def install(context: AdapterContext, script: str) -> None:
         make,
         "datasets are files, and their index builder would be compiled into the checkout",
     )
+    _whole_sequences(context)
     try:
         context.replace(
             "megatron.training.initialize",
@@ -137,3 +139,29 @@ def install(context: AdapterContext, script: str) -> None:
         )
     except Exception:  # older releases compile elsewhere, behind the replacement above
         context.log("megatron.training.initialize has no _compile_dependencies")
+
+
+def _whole_sequences(context: AdapterContext) -> None:
+    """These batches have no `cu_seqlens`. From January to May 2026 the first rank of a tensor-parallel group sent its length ahead,
+    0 then, and the others read it back (megatron/training/utils.py, `get_batch_on_this_tp_rank`)."""
+    if not hasattr(context.require("megatron.training.utils"), "get_batch_on_this_tp_rank"):
+        return
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def batch_of(*arguments: Any, **options: Any) -> Any:
+            outer = context.data_dependent.scalar
+            context.data_dependent.scalar = lambda _length: 0
+            try:
+                return original(*arguments, **options)
+            finally:
+                context.data_dependent.scalar = outer
+
+        return batch_of
+
+    context.replace(
+        "megatron.training.utils",
+        "get_batch_on_this_tp_rank",
+        make,
+        "the length of cu_seqlens travels as a value",
+    )

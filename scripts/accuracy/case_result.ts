@@ -12,11 +12,11 @@ import type { PythonEnvironment } from '../../src/sidecar/environment.ts';
 import { traceRun } from '../../src/sidecar/trace_run.ts';
 import { mainDevice, replay } from '../../src/timeline/replay.ts';
 import { readTrace } from '../../src/trace/reader.ts';
-import type { Quantity, TruthCase, When } from './truth.ts';
+import { type Quantity, type TruthCase, WHENS, type When } from './truth.ts';
 
 export const comparisonSchema = z.object({
   quantity: z.enum(['allocated', 'peak_allocated', 'peak_reserved']),
-  when: z.enum(['first', 'last']),
+  when: z.enum(WHENS),
   measured: z.number(),
   estimated: z.number(),
 });
@@ -120,7 +120,8 @@ async function compareWith(truth: TruthCase, path: string): Promise<Comparison[]
   const marks = timeline.phases.filter(({ phase }) => phase.name === MARK);
   if (marks.length === 0) throw new Error(`the trace has no phase ${MARK}`);
   const value = (quantity: Quantity, when: When): number => {
-    const mark = when === 'first' ? marks[0] : marks[marks.length - 1];
+    const steps = { first: 0, second: 1, last: marks.length - 1 };
+    const mark = marks[Math.min(steps[when], steps.last)];
     if (quantity === 'allocated') return mark.before.allocated;
     const series =
       quantity === 'peak_allocated' ? timeline.series.allocated : timeline.series.reserved;

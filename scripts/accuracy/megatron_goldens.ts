@@ -60,6 +60,7 @@ export function readMegatronGoldens(document: unknown): Truth | undefined {
     commit: checkout_commit,
     cases: cases.map(toCase),
     asRecorded,
+    withArguments,
   };
 }
 
@@ -77,15 +78,19 @@ function toCase(golden: GoldenCase): TruthCase {
         : releaseWorld(golden);
   const script = recipe?.script ?? SCRIPTS[golden.model] ?? 'pretrain_gpt.py';
   const peaks = measuresOf(golden.measured.max_allocated, 'peak_allocated');
+  // With fp16 the second step may still be one that is skipped.
+  const second = golden.measured.max_allocated['2'];
+  if (second !== undefined && golden.args['--fp16'] !== true) {
+    peaks.push({ quantity: 'peak_allocated', when: 'second', bytes: bytes(second) });
+  }
   const peak = peaks.find(({ when }) => when === 'last');
+  const folder = `tests/functional_tests/test_cases/${golden.model}/${golden.case}`;
   return {
     id: golden.id,
     group: `${golden.model}, ${platform.title}`,
     framework: 'megatron',
     argv: [script, ...argvOf(golden.args)],
-    env: Object.fromEntries(
-      Object.entries(golden.env_vars).map(([name, value]) => [name, String(value)]),
-    ),
+    env: environmentOf(golden.env_vars),
     gpu: platform.gpu,
     world,
     rank: world - 1,
@@ -96,9 +101,12 @@ function toCase(golden: GoldenCase): TruthCase {
     measured: golden.golden_date.slice(0, 7),
     ...(peak !== undefined && {
       recorded: {
-        file: `tests/functional_tests/test_cases/${golden.model}/${golden.case}/golden_values_${golden.environment}_${golden.platform}.json`,
+        file: `${folder}/golden_values_${golden.environment}_${golden.platform}.json`,
+        arguments: `${folder}/model_config.yaml`,
         figure: peak.bytes,
+        folder: 'tests/functional_tests',
         environment: golden.environment,
+        gpu: golden.platform.replace('dgx_', ''),
       },
     }),
   };
@@ -110,17 +118,65 @@ function toCase(golden: GoldenCase): TruthCase {
  */
 const OLDER_BLACKWELL_DEFAULT = { before: '26.04', setting: ':4096:2:16:8' } as const;
 
+/**
+ * Where deterministic attention leaves only TransformerEngine's unfused backend: with its releases up to v1.2.1 (January 2024), off
+ * compute capability 9.0, for sequences of more than 512 tokens (transformer_engine/pytorch/attention.py, DotProductAttention:
+ * flash-attention 2 is switched off when NVTE_ALLOW_NONDETERMINISTIC_ALGO=0, and so is cuDNN's F16_arbitrary_seqlen). The
+ * long-term image 24.01 has the TransformerEngine of its base (docker/common/install_source_wheels.sh installs one for the
+ * development image only).
+ */
+const UNFUSED_WHEN_DETERMINISTIC = {
+  image: '24.01',
+  longerThan: 512,
+  gpus: ['a100-80gb'],
+} as const;
+
 function asRecorded(one: TruthCase, { date, image }: Recording): TruthCase {
   const older = one.gpu === GB200 && image !== null && image < OLDER_BLACKWELL_DEFAULT.before;
   return {
     ...one,
     measured: date.slice(0, 7),
     ...(image !== null && { software: `NGC ${image}` }),
+    argv: [...one.argv, ...(isUnfused(one, image) ? ['--attention-backend', 'unfused'] : [])],
     env: {
       ...(older && { CUBLAS_WORKSPACE_CONFIG: OLDER_BLACKWELL_DEFAULT.setting }),
       ...one.env,
     },
   };
+}
+
+function isUnfused({ argv, env, gpu }: TruthCase, image: string | null): boolean {
+  const after = (name: string) => argv[argv.indexOf(name) + 1];
+  const { longerThan, gpus } = UNFUSED_WHEN_DETERMINISTIC;
+  return (
+    image === UNFUSED_WHEN_DETERMINISTIC.image &&
+    env.NVTE_ALLOW_NONDETERMINISTIC_ALGO === '0' &&
+    !argv.includes('--attention-backend') &&
+    gpus.some((name) => name === gpu) &&
+    Number(after('--seq-length')) > longerThan
+  );
+}
+
+const argumentsSchema = z.object({
+  ENV_VARS: caseSchema.shape.env_vars.nullish(),
+  MODEL_ARGS: caseSchema.shape.args,
+});
+
+function withArguments(one: TruthCase, document: unknown): TruthCase {
+  const parsed = argumentsSchema.safeParse(document);
+  if (!parsed.success) return one;
+  const [script] = one.argv;
+  return {
+    ...one,
+    argv: [script, ...argvOf(parsed.data.MODEL_ARGS)],
+    env: { ...one.env, ...environmentOf(parsed.data.ENV_VARS ?? {}) },
+  };
+}
+
+function environmentOf(variables: GoldenCase['env_vars']): Record<string, string> {
+  return Object.fromEntries(
+    Object.entries(variables).map(([name, value]) => [name, String(value)]),
+  );
 }
 
 /** Eight GPUs unless the parallel sizes need more. */

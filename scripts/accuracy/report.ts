@@ -6,6 +6,7 @@ import type { Quantity, Truth, When } from './truth.ts';
 const QUANTITIES: readonly { quantity: Quantity; when: When; title: string }[] = [
   { quantity: 'peak_allocated', when: 'last', title: 'peak allocated' },
   { quantity: 'peak_allocated', when: 'first', title: 'peak allocated, first step' },
+  { quantity: 'peak_allocated', when: 'second', title: 'peak allocated, second step' },
   { quantity: 'allocated', when: 'last', title: 'allocated after the last step' },
   { quantity: 'allocated', when: 'first', title: 'allocated after the first step' },
   { quantity: 'peak_reserved', when: 'last', title: 'peak reserved' },
@@ -189,7 +190,17 @@ export function accuracyMarkdown(truth: Truth, results: readonly CaseResult[]): 
     '## Every case',
     '',
     table(
-      ['case', 'measured', 'software', 'peak, bytes', 'peak', 'peak, first step', 'allocated', 's'],
+      [
+        'case',
+        'measured',
+        'software',
+        'peak, bytes',
+        'peak',
+        'peak, second step',
+        'peak, first step',
+        'allocated',
+        's',
+      ],
       sorted
         .filter(({ failure }) => failure === null)
         .map((result) => [
@@ -202,6 +213,7 @@ export function accuracyMarkdown(truth: Truth, results: readonly CaseResult[]): 
           difference(
             find(result, 'peak_allocated', 'last') ?? find(result, 'peak_reserved', 'last'),
           ),
+          difference(find(result, 'peak_allocated', 'second')),
           difference(find(result, 'peak_allocated', 'first')),
           difference(find(result, 'allocated', 'last')),
           result.seconds.toFixed(0),

@@ -7,8 +7,12 @@ import type { RecordedFigure, Recording } from './recorded.ts';
 /** What was measured: torch.cuda.memory_allocated, the peak of it, or the peak of memory_reserved. */
 export type Quantity = 'allocated' | 'peak_allocated' | 'peak_reserved';
 
-/** `first`: at the end of the first step. `last`: at the end of the last one that was measured. */
-export type When = 'first' | 'last';
+/**
+ * `first`, `second`: at the end of that step. `last`: at the end of the last one that was measured, which may be the hundredth:
+ * where streams run side by side, a measured peak creeps up over the steps; an estimate is of the steps that are traced.
+ */
+export const WHENS = ['first', 'second', 'last'] as const;
+export type When = (typeof WHENS)[number];
 
 export interface Measure {
   readonly quantity: Quantity;
@@ -48,8 +52,10 @@ export interface Truth {
   /** The commit of the framework that the figures belong to. */
   readonly commit: string | undefined;
   readonly cases: readonly TruthCase[];
-  /** The case as it was run when its figure was recorded. */
+  /** The case with what its recording says of the libraries. */
   readonly asRecorded?: (one: TruthCase, recording: Recording) => TruthCase;
+  /** The case with the arguments of a document of its recording's commit. */
+  readonly withArguments?: (one: TruthCase, document: unknown) => TruthCase;
 }
 
 export type TruthReader = (document: unknown) => Truth | undefined;
