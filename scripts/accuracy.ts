@@ -121,7 +121,7 @@ async function prepare(
     traced = software.checkout;
     if (software.transformerEngine !== undefined)
       library = { transformer_engine: software.transformerEngine };
-    const document = await argumentsAt(checkout, recording.commit, one.recorded.arguments);
+    const document = await argumentsAt(checkout, recording, one.recorded.arguments);
     prepared = withArguments?.(prepared, document) ?? prepared;
     const [script, ...rest] = prepared.argv;
     prepared = { ...prepared, argv: [await scriptIn(traced, script), ...rest] };

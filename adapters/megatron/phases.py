@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -130,6 +131,13 @@ def _setup(context: AdapterContext, register: Callable[[Any, Any], None]) -> Non
 
 
 def _step(context: AdapterContext, steps: Steps) -> None:
+    def in_phase(schedule: Callable[..., Any]) -> Callable[..., Any]:
+        def forward_backward(*arguments: Any, **keywords: Any) -> Any:
+            with context.phase("forward_backward", step=steps.step):
+                return schedule(*arguments, **keywords)
+
+        return forward_backward
+
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def train_step(
@@ -139,14 +147,9 @@ def _step(context: AdapterContext, steps: Steps) -> None:
             optimizer: Any,
             scheduler: Any,
             config: Any,
-            schedule: Any,
             *rest: Any,
             **options: Any,
         ) -> Any:
-            def forward_backward(*arguments: Any, **keywords: Any) -> Any:
-                with context.phase("forward_backward", step=steps.step):
-                    return schedule(*arguments, **keywords)
-
             if optimizer is not None and not hasattr(optimizer, "_memtracker_step"):
                 optimizer._memtracker_step = update = optimizer.step
 
@@ -161,17 +164,12 @@ def _step(context: AdapterContext, steps: Steps) -> None:
 
                 optimizer.step = optimizer_step
             steps.begin()
-            return original(
-                forward_step,
-                data,
-                model,
-                optimizer,
-                scheduler,
-                config,
-                forward_backward,
-                *rest,
-                **options,
-            )
+            outer = (forward_step, data, model, optimizer, scheduler, config)
+            if rest and callable(rest[0]):
+                return original(*outer, in_phase(rest[0]), *rest[1:], **options)
+            # Before October 2025 a step asked for its schedule itself.
+            with _schedules(in_phase):
+                return original(*outer, *rest, **options)
 
         return train_step
 
@@ -181,6 +179,21 @@ def _step(context: AdapterContext, steps: Steps) -> None:
         make,
         "phases step, forward_backward and optimizer",
     )
+
+
+@contextlib.contextmanager
+def _schedules(changed: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    """While it lasts, training code gets its schedules changed."""
+    import megatron.training.training as training
+
+    original = training.get_forward_backward_func
+    training.get_forward_backward_func = lambda *arguments, **options: changed(
+        original(*arguments, **options)
+    )
+    try:
+        yield
+    finally:
+        training.get_forward_backward_func = original
 
 
 def _micro_batches(context: AdapterContext, steps: Steps) -> None:

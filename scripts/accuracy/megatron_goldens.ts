@@ -102,7 +102,7 @@ function toCase(golden: GoldenCase): TruthCase {
     ...(peak !== undefined && {
       recorded: {
         file: `${folder}/golden_values_${golden.environment}_${golden.platform}.json`,
-        arguments: `${folder}/model_config.yaml`,
+        arguments: 'model_config.yaml',
         figure: peak.bytes,
         folder: 'tests/functional_tests',
         environment: golden.environment,

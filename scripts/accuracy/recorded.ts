@@ -4,13 +4,15 @@
 // under whatever name its file had then.
 
 import { access, mkdir } from 'node:fs/promises';
-import { basename, join } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import { execa } from 'execa';
 import { parse } from 'yaml';
 
 export interface Recording {
   /** The commit that brought the figure in. */
   readonly commit: string;
+  /** The file that holds it there. */
+  readonly file: string;
   /** YYYY-MM-DD. */
   readonly date: string;
   /** The release of NVIDIA's PyTorch image that tests ran in then (YY.MM); null where the checkout does not name it. */
@@ -25,7 +27,7 @@ export interface RecordedFigure {
   readonly file: string;
   /** Folder under which the file lay at any time. */
   readonly folder: string;
-  /** Path of the document that holds the job's arguments. */
+  /** Name of the document beside it that holds the job's arguments. */
   readonly arguments: string;
   readonly figure: number;
   /** Which of the framework's images: `dev` or `lts`. */
@@ -41,19 +43,17 @@ export async function recordingOf(
 ): Promise<Recording | undefined> {
   const origin = await originOf(checkout, recorded, [recorded.file]);
   if (origin === undefined) return undefined;
-  const { commit, date } = origin;
+  const { commit, date, file } = origin;
   return {
     commit,
     date,
+    file,
     image: await imageOf(checkout, commit, recorded.environment),
     transformerEngine: await transformerEngineOf(checkout, commit, recorded.environment),
   };
 }
 
-interface Origin {
-  readonly commit: string;
-  readonly date: string;
-}
+type Origin = Pick<Recording, 'commit' | 'date' | 'file'>;
 
 /** The commit that brought the figure into these files, or, where its parent has it in others, into those. */
 async function originOf(
@@ -65,12 +65,20 @@ async function originOf(
   const history = await git(checkout, 'log', '--format=%H %cs', '-S', figure, '--', ...files);
   const [commit, date] = history?.trim().split('\n').at(-1)?.split(' ') ?? [];
   if (!commit || date === undefined) return undefined;
-  const before = await git(checkout, 'grep', '-l', figure, `${commit}^`, '--', recorded.folder);
-  const earlier = (before ?? '')
-    .split('\n')
-    .map((line) => line.slice(line.indexOf(':') + 1))
-    .filter((file) => isOfSameKind(file, recorded) && !files.includes(file));
-  return (earlier.length > 0 && (await originOf(checkout, recorded, earlier))) || { commit, date };
+  const holding = async (revision: string, ...paths: readonly string[]) => {
+    const found = await git(checkout, 'grep', '-l', figure, revision, '--', ...paths);
+    return (found ?? '')
+      .split('\n')
+      .filter(Boolean)
+      .map((line) => line.slice(line.indexOf(':') + 1));
+  };
+  const earlier = (await holding(`${commit}^`, recorded.folder)).filter(
+    (file) => isOfSameKind(file, recorded) && !files.includes(file),
+  );
+  const moved = earlier.length > 0 ? await originOf(checkout, recorded, earlier) : undefined;
+  if (moved !== undefined) return moved;
+  const [file = recorded.file] = await holding(commit, ...files);
+  return { commit, date, file };
 }
 
 /** Whether a file's name says the same environment and no other GPU: `golden_values_dev.json`, `…_dev_dgxa100_….json`. */
@@ -95,8 +103,8 @@ async function imageOf(
 }
 
 /**
- * The development image installs what uv.lock names, and before August 2025 a commit that its Dockerfile names. The long-term
- * image has the TransformerEngine of its base unless its Dockerfile pins another.
+ * The development image installs what uv.lock names; before August 2025 there was none. The long-term image has the
+ * TransformerEngine of its base unless its Dockerfile pins another.
  */
 async function transformerEngineOf(
   checkout: string,
@@ -106,15 +114,15 @@ async function transformerEngineOf(
   const at = (file: string) => git(checkout, 'show', `${commit}:${file}`);
   const docker =
     (await at(`docker/Dockerfile.ci.${environment}`)) ?? (await at(`Dockerfile.ci.${environment}`));
-  const pinned = /TransformerEngine\.git@([0-9a-f]+)|TE_COMMIT=([0-9a-f]+)/.exec(docker ?? '');
-  if (pinned !== null) return pinned[1] ?? pinned[2];
+  const pinned = /TransformerEngine\.git@([0-9a-f]+)/.exec(docker ?? '')?.[1];
+  if (pinned !== undefined) return pinned;
   if (environment === 'lts' && docker !== undefined) return null;
   const [, version, source] =
     /^name = "transformer-engine"\nversion = "([^"+]+)[^"]*"\nsource = (.*)$/m.exec(
       (await at('uv.lock')) ?? '',
     ) ?? [];
   if (version === undefined || source === undefined) return null;
-  return /#([0-9a-f]{40})"/.exec(source)?.[1] ?? `v${version}`;
+  return /#([0-9a-f]{40})"/.exec(source)?.[1] ?? `v${version.split('.').slice(0, 2).join('.')}`;
 }
 
 /** Where repositories lie and where their older states may be put. */
@@ -181,13 +189,13 @@ function exists(path: string): Promise<boolean> {
   );
 }
 
-/** The document of a job's arguments as it stood in the commit. */
+/** The document of a job's arguments as it stood beside the figure. */
 export async function argumentsAt(
   checkout: string,
-  commit: string,
-  file: string,
+  { commit, file }: Recording,
+  name: string,
 ): Promise<unknown> {
-  const text = await git(checkout, 'show', `${commit}:${file}`);
+  const text = await git(checkout, 'show', `${commit}:${dirname(file)}/${name}`);
   return text === undefined ? undefined : parse(text);
 }
 
