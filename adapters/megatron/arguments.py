@@ -202,7 +202,7 @@ def _limit_micro_batches(context: AdapterContext, parsed: Namespace) -> dict[str
     model = parsed.tensor_model_parallel_size * stages * parsed.context_parallel_size
     replicas = max(1, context.spec.world // model)
     count = batch // (micro * replicas)
-    most = context.option("micro_batches", 0) or max(32, 2 * stages)
+    most = context.option("micro_batches", 0) or max(16, 2 * stages)
     most = max(stages, most // stages * stages)
     if count > most:
         _change(

@@ -12,6 +12,8 @@ const QUANTITIES: readonly { quantity: Quantity; when: When; title: string }[] =
   { quantity: 'peak_reserved', when: 'last', title: 'peak reserved' },
 ];
 
+const NEARLY_EXACT_BYTES = 1024;
+
 /** Relative error: (estimated - measured) / measured. */
 export function errorOf({ estimated, measured }: Comparison): number {
   return measured === 0 ? 0 : (estimated - measured) / measured;
@@ -31,6 +33,8 @@ export interface ErrorSummary {
   /** Cases that ran and have this measurement. */
   readonly count: number;
   readonly exact: number;
+  /** Cases at most two of the allocator's smallest blocks off: 1 KiB. */
+  readonly nearlyExact: number;
   /** Cases within a bound: 0.1 %, 1 %, 5 %. */
   readonly within: Readonly<Record<'0.1%' | '1%' | '5%', number>>;
   readonly median: number;
@@ -51,6 +55,9 @@ export function summarize(
   return {
     count: found.length,
     exact: found.filter(({ estimated, measured }) => estimated === measured).length,
+    nearlyExact: found.filter(
+      ({ estimated, measured }) => Math.abs(estimated - measured) <= NEARLY_EXACT_BYTES,
+    ).length,
     within: { '0.1%': below(0.001), '1%': below(0.01), '5%': below(0.05) },
     median: percentile(errors, 0.5),
     p95: percentile(errors, 0.95),
@@ -99,6 +106,7 @@ function summaryRows(results: readonly CaseResult[], total: number): string[][] 
       title,
       `${summary.count} of ${total}`,
       String(summary.exact),
+      String(summary.nearlyExact),
       String(summary.within['0.1%']),
       String(summary.within['1%']),
       String(summary.within['5%']),
@@ -135,7 +143,18 @@ export function accuracyMarkdown(truth: Truth, results: readonly CaseResult[]): 
   const memory = sorted
     .map(({ workerBytes }) => workerBytes)
     .filter((bytes): bytes is number => bytes !== null);
-  const head = ['', 'cases', 'exact', '≤ 0.1 %', '≤ 1 %', '≤ 5 %', 'median', 'p95', 'worst'];
+  const head = [
+    '',
+    'cases',
+    'exact',
+    '≤ 1 KiB',
+    '≤ 0.1 %',
+    '≤ 1 %',
+    '≤ 5 %',
+    'median',
+    'p95',
+    'worst',
+  ];
   const sections = [
     `# Accuracy against ${truth.source}`,
     '',
