@@ -68,21 +68,27 @@ class Routing:
 def install(context: AdapterContext) -> None:
     """Fills the counts in. Does nothing in releases without these dispatchers."""
     try:
-        dispatcher = context.require(DISPATCHER)
-        context.require(DISPATCHER, "maybe_move_tensor_to_cpu")
+        context.require(DISPATCHER)
     except InterfaceChanged as error:
         context.uncovered("feature", "mixture of experts", detail=str(error), assumption="")
         return
     routing = Routing(context)
     context.data_dependent.selected = lambda _tensor, _mask: routing.selected
-    _to_host(context, dispatcher, routing)
-    _all_to_all(context, routing)
     _all_gather(context, routing)
     _sort_chunks(context)
+    try:
+        context.require(DISPATCHER, "maybe_move_tensor_to_cpu")
+    except (
+        InterfaceChanged
+    ) as error:  # before April 2025 the all-to-all dispatcher moved counts itself
+        context.uncovered("feature", "all-to-all dispatcher", detail=str(error), assumption="")
+        return
+    _to_host(context, routing)
+    _all_to_all(context, routing)
     _flex(context, routing)
 
 
-def _to_host(context: AdapterContext, dispatcher: Any, routing: Routing) -> None:
+def _to_host(context: AdapterContext, routing: Routing) -> None:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def move(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
@@ -204,34 +210,50 @@ def _equal(numpy: Any, total: int, parts: int) -> Any:
 
 
 def _all_gather(context: AdapterContext, routing: Routing) -> None:
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+    def make(original: Callable[..., Any], rows_of: Callable[[Any, Any], int]) -> Any:
         @functools.wraps(original)
-        def dispatch_postprocess(self: Any, hidden_states: Any, probs: Any) -> Any:
+        def permute(self: Any, hidden_states: Any, probs: Any, *rest: Any) -> Any:
             routing.report()
             share = self.num_local_experts / self.config.num_moe_experts
-            rows = hidden_states.shape[0] * self.config.moe_router_topk
+            rows = rows_of(self, hidden_states) * self.config.moe_router_topk
             here = rows if routing.worst else int(rows * share * routing.factor)
             outer = context.data_dependent.scalar
             routing.selected = here
             context.data_dependent.scalar = lambda _tensor: here
             try:
-                tokens, _counts, probabilities = original(self, hidden_states, probs)
+                tokens, _counts, *others = original(self, hidden_states, probs, *rest)
             finally:
                 context.data_dependent.scalar = outer
                 routing.selected = None
-            return tokens, host_counts((self.num_local_experts,), here), probabilities
+            return tokens, host_counts((self.num_local_experts,), here), *others
 
-        return dispatch_postprocess
+        return permute
 
-    try:
-        context.replace(
-            DISPATCHER,
-            "MoEAllGatherTokenDispatcher.dispatch_postprocess",
-            make,
-            "token counts do not exist; balanced ones stand in",
-        )
-    except InterfaceChanged as error:
-        context.uncovered("feature", "all-gather dispatcher", detail=str(error), assumption="")
+    missing: InterfaceChanged | None = None
+    for method, rows_of in _PERMUTATIONS:
+        try:
+            context.replace(
+                DISPATCHER,
+                f"MoEAllGatherTokenDispatcher.{method}",
+                functools.partial(make, rows_of=rows_of),
+                "token counts do not exist; balanced ones stand in",
+            )
+        except InterfaceChanged as error:
+            missing = error
+        else:
+            return
+    context.uncovered("feature", "all-gather dispatcher", detail=str(missing), assumption="")
+
+
+_PERMUTATIONS: tuple[tuple[str, Callable[[Any, Any], int]], ...] = (
+    ("dispatch_postprocess", lambda _self, gathered: int(gathered.shape[0])),
+    # Before July 2025 one method gathered and permuted.
+    (
+        "token_permutation",
+        lambda self, own: own.numel() // own.shape[-1] * self.tp_size * self.ep_size,
+    ),
+)
+"""Methods of the all-gather dispatcher that make the rows of this rank's experts, and how many rows they choose from."""
 
 
 def _sort_chunks(context: AdapterContext) -> None:
