@@ -13,6 +13,7 @@ from memtracker_sidecar import (
     fake_cuda,
     flex_attention,
     fsdp2,
+    fsdp2_chunks,
     missing_fakes,
     protocol,
     tensor_construction,
@@ -92,6 +93,7 @@ class Run:
         self.owners = Owners(sink, self.tables, self.recorder, self.modules)
         self.owners.claim_inputs()
         fsdp2.install(self.replacements, self.owners)
+        fsdp2_chunks.install(self.replacements)
         ddp.install(self.replacements, self.owners)
         self.backward = BackwardPasses()
         self.backward.install(self.replacements)

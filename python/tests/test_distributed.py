@@ -195,6 +195,53 @@ def test_fsdp2_buffers_and_gradients_have_owners(traced: Start) -> None:
     assert kinds.count("all_gather") == 4 and kinds.count("reduce_scatter") == 2
 
 
+def test_chunks_of_a_parameter_are_those_of_fsdp2(traced: Start) -> None:
+    """Expected: torch/distributed/fsdp/_fully_shard/_fsdp_common.py, _chunk_with_empty, called itself."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_common
+
+    from memtracker_sidecar.fsdp2_chunks import Chunks
+
+    for shape, dim in (((7, 3), 0), ((8, 4), 1), ((2,), 0), ((0, 3), 0)):
+        for ranks in (1, 2, 4, 5):
+            tensor = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
+            expected = _fsdp_common._chunk_with_empty(tensor, ranks, dim)
+            found = Chunks(tensor, ranks, dim)
+            assert len(found) == len(expected)
+            for one, other in zip(found, expected, strict=True):
+                assert one.flatten().tolist() == other.flatten().tolist()
+                assert one.numel() == 0 or one.shape == other.shape
+
+
+def test_events_are_the_same_with_all_chunks_of_fsdp2(
+    traced: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expected: the events of the same program with PyTorch's own chunks."""
+    from torch import nn
+    from torch.distributed.fsdp import fully_shard
+
+    from memtracker_sidecar import fsdp2_chunks
+
+    def events() -> list[tuple[str, int, int]]:
+        run = traced(world=64, rank=5)
+        with run.recording():
+            dist.init_process_group("nccl")
+            with torch.device("meta"):
+                model = nn.Sequential(nn.Linear(48, 100), nn.Linear(100, 7))
+            for layer in model:
+                fully_shard(layer)
+            fully_shard(model)
+            model.to_empty(device="cuda")
+            model(torch.empty(4, 48, device="cuda")).sum().backward()
+            dist.destroy_process_group()
+        return [
+            (event["op"], event["storage"], event["bytes"]) for event in run.trace.allocations()
+        ] + [("free", event[1], 0) for event in run.trace.of(protocol.FREE)]
+
+    found = events()
+    monkeypatch.setattr(fsdp2_chunks, "install", lambda _replacements: None)
+    assert found == events() and len(found) > 20
+
+
 @pytest.mark.parametrize("as_view", [False, True], ids=["beside", "view"])
 def test_ddp_buckets_as_the_cpp_reducer_makes_them(traced: Start, as_view: bool) -> None:
     """Expected: torch.cuda.memory_allocated() of PyTorch 2.14.1's C++ reducer in the same program, over a CUDA runtime without a GPU."""
