@@ -16,6 +16,8 @@ import torch
 
 from memtracker_sidecar.adapter_api import AdapterContext
 
+from . import inductor_2_6, pipeline_2_6
+
 
 def _root_never_reshards(context: AdapterContext) -> None:
     def make(lazy_init: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -95,6 +97,21 @@ def _truncated_normal_in_place(context: AdapterContext) -> None:
     )
 
 
+def _gathers_are_always_copied(context: AdapterContext) -> None:
+    def make(_current: Callable[..., Any]) -> Callable[..., Any]:
+        def copied(gathered: torch.Tensor, group_size: int, gather_dim: int) -> torch.Tensor:
+            return torch.cat(torch.chunk(gathered, group_size, dim=0), dim=gather_dim)
+
+        return copied
+
+    context.replace(
+        "torch.distributed._functional_collectives",
+        "_maybe_view_chunk_cat",
+        make,
+        "a gather along another dimension than the first was copied, also where a view would do",
+    )
+
+
 def _recomputed_functions_hold_themselves(context: AdapterContext) -> None:
     def make(_current: Callable[..., Any]) -> Callable[..., Any]:
         def disabled(fn: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
@@ -159,6 +176,23 @@ BEHAVIOURS: dict[str, dict[str, Callable[[AdapterContext], None]]] = {
         "truncated normals are drawn in place": _truncated_normal_in_place,
         # torch/_functorch/compile_utils.py at 017d2eb2, fx_graph_cse: no check of is_impure
         "equal collectives of a compiled graph are merged with their waits": _equal_collectives_are_one,
+        # torch/_inductor/codegen/wrapper.py of 2.6, AllocateLine.plan: no should_reuse_buffer
+        "Inductor hands on a buffer however long it has to be kept for that": inductor_2_6.reuse_whatever_it_costs,
+        # torch/_inductor/dependencies.py of 2.6: WeakDep has no is_fake; scheduler.py counts every dependency as a use
+        "Inductor keeps the result of a collective until the next one": inductor_2_6.orderings_keep_buffers,
+        # torch/_inductor/lowering.py of 2.6, sdpa_constraint: views are not asked for their strides
+        "Inductor copies expanded keys and values": inductor_2_6.copy_expanded_attention_inputs,
+        # torch/_inductor/config.py of 2.6: loop_ordering_after_fusion is False, the others are not there
+        "Inductor fuses no kernels whose loops differ": inductor_2_6.fuse_no_more_than_then,
+        # torch/distributed/_functional_collectives.py of 2.6, all_gather_tensor
+        "gathers along another dimension than the first are copied": _gathers_are_always_copied,
+        # torch/distributed/pipelining/stage.py of 2.6, forward_one_chunk: output_chunks.append(output) on every stage
+        "pipeline stages keep the outputs of all micro-batches until the next step": pipeline_2_6.stages_keep_their_outputs,
+        # torch/distributed/pipelining/_backward.py of 2.6, stage_backward: val.grad is read and stays
+        "pipeline stages keep the gradients of their inputs until the next step": pipeline_2_6.stages_keep_gradients_of_inputs,
+        # torch/distributed/pipelining/stage.py of 2.6, backward_maybe_with_nosync: post_backward() of each group, and no
+        # _root_post_backward_final_callback() after it, which is what lets go of FSDPCommContext.reduce_scatter_state
+        "the last reduce-scatter of a pipeline stage keeps its input until the next step": pipeline_2_6.stages_leave_the_last_reduction_open,
     },
     # Nightlies of May 2025, between pytorch#153300 and the fix of pytorch#154642.
     "2.8.dev": {

@@ -7,6 +7,7 @@ afterwards. The list of what was replaced, and why, is part of the trace.
 from __future__ import annotations
 
 import sys
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,8 +24,11 @@ class Replacements:
 
     def set(self, owner: Any, attribute: str, value: Any, reason: str) -> None:
         """Replaces one attribute of a module, class or object."""
-        namespace = vars(owner) if hasattr(owner, "__dict__") else {}
-        self._undo.append((owner, attribute, namespace.get(attribute, _MISSING)))
+        if isinstance(owner, types.ModuleType):  # a module of settings keeps them elsewhere
+            old = getattr(owner, attribute, _MISSING)
+        else:
+            old = (vars(owner) if hasattr(owner, "__dict__") else {}).get(attribute, _MISSING)
+        self._undo.append((owner, attribute, old))
         setattr(owner, attribute, value)
         name = (
             getattr(owner, "__qualname__", None)

@@ -278,6 +278,107 @@ def test_nightlies_of_may_2025_kept_saved_activations_until_a_collection(
         run.context.replacements.restore()
 
 
+# What a graph of two tensor-parallel layers (below) allocates, in order: the wrapper that PyTorch 2.6.0's own Inductor wrote for it.
+# The products of the first layer are handed on to the second; today's Inductor makes them anew, with a smaller peak.
+LAYERS_OF_2_6 = [524_288, 1_048_576, 524_288, 65_536, 524_288, 65_536]
+PEAK_OF_2_6 = 524_288 + 1_048_576 + 524_288 + 65_536
+
+
+@pytest.mark.parametrize("version", ["", "2.6"])
+def test_inductor_of_2_6_keeps_buffers_to_hand_them_on(traced: Any, version: str) -> None:
+    run = traced()
+    from torch.distributed import _functional_collectives as collectives
+
+    def two_layers(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        for weight in weights:
+            gathered = collectives.all_gather_tensor(x, 0, group)
+            y = torch.relu(gathered @ weight)
+            x = collectives.reduce_scatter_tensor(y @ weight.T, "sum", 0, group)
+        return x
+
+    try:
+        part("torch_versions").restore(run.context, version, old_checkout=False)
+        with run.recording(), torch.no_grad():
+            torch.distributed.init_process_group("nccl")
+            group = torch.distributed.group.WORLD
+            inputs = [
+                torch.empty(shape, device="cuda") for shape in ((64, 256), (256, 512), (256, 512))
+            ]
+            torch._dynamo.reset()
+            compiled = torch.compile(two_layers)
+            compiled(*inputs)
+            before = torch.cuda.memory_allocated()
+            count = len(run.trace.allocations(run.device))
+            torch.cuda.reset_peak_memory_stats()
+            compiled(*inputs)
+            peak = torch.cuda.max_memory_allocated() - before
+        sizes = [event["bytes"] for event in run.trace.allocations(run.device)[count:]]
+        assert (sizes == LAYERS_OF_2_6) == (version == "2.6"), sizes
+        assert (peak == PEAK_OF_2_6) if version else (peak < PEAK_OF_2_6)
+    finally:
+        run.context.replacements.restore()
+
+
+@pytest.mark.parametrize(
+    ("version", "rank", "outputs", "gradients"),
+    # "2.6": what the same program printed on PyTorch 2.6.0 (4 micro-batches, after the second step).
+    [("2.6", 0, 4, 0), ("2.6", 1, 4, 4), ("", 0, 0, 0), ("", 1, 4, 0)],
+)
+def test_pipeline_stages_of_2_6_keep_outputs_and_gradients_of_inputs(
+    traced: Any, version: str, rank: int, outputs: int, gradients: int
+) -> None:
+    run = traced(world=2, rank=rank)
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    boundary = part("stage_boundary")
+    try:
+        boundary.install(run.context.replacements, lambda: boundary.Boundary.of((2, 8), "float32"))
+        part("torch_versions").restore(run.context, version, old_checkout=False)
+        with run.recording():
+            torch.distributed.init_process_group("nccl")
+            linear = torch.nn.Linear(8, 8, device="cuda")
+            stage = PipelineStage(linear, rank, 2, torch.device("cuda"))
+            schedule = Schedule1F1B(stage, 4, loss_fn=torch.nn.functional.mse_loss)
+            whole = torch.empty(8, 8, device="cuda")
+            for _ in range(2):
+                schedule.step(**{"target": whole, "losses": []}) if rank else schedule.step(whole)
+        assert len(stage.output_chunks) == outputs
+        buffers = [info.buffer for infos in stage.args_recv_info.values() for info in infos]
+        kept = [buffer for buffer in buffers if getattr(buffer, "grad", None) is not None]
+        assert len(kept) == gradients
+    finally:
+        run.context.replacements.restore()
+
+
+@pytest.mark.parametrize(("version", "kept"), [("2.6", 1), ("", 0)])
+def test_a_stage_of_2_6_keeps_the_input_of_its_last_reduce_scatter(
+    traced: Any, version: str, kept: int
+) -> None:
+    # torch/distributed/pipelining/stage.py of 2.6: post_backward() of each group, no _root_post_backward_final_callback() after it.
+    run = traced(world=4)
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    boundary = part("stage_boundary")
+    try:
+        boundary.install(run.context.replacements, lambda: boundary.Boundary.of((2, 8), "float32"))
+        part("torch_versions").restore(run.context, version, old_checkout=False)
+        with run.recording():
+            torch.distributed.init_process_group("nccl")
+            mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("pp", "dp"))
+            model = torch.nn.Sequential(*(torch.nn.Linear(8, 8, device="cuda") for _ in range(2)))
+            for module in (*model, model):
+                fully_shard(module, mesh=mesh["dp"], reshard_after_forward=False)
+            stage = PipelineStage(model, 0, 2, torch.device("cuda"), group=mesh["pp"].get_group())
+            schedule = Schedule1F1B(stage, 4, loss_fn=torch.nn.functional.mse_loss)
+            for _ in range(2):
+                schedule.step(torch.empty(8, 8, device="cuda"))
+        assert len(fully_shard.state(model)._comm_ctx.reduce_scatter_states) == kept
+    finally:
+        run.context.replacements.restore()
+
+
 def test_what_fsdp_does_when_it_recomputes_is_not_counted_for_an_old_checkout(traced: Any) -> None:
     run = traced()
     calls: list[int] = []
