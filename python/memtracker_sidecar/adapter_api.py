@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from memtracker_sidecar import protocol
+from memtracker_sidecar.rank_layout import CONTEXT_NAMES
 from memtracker_sidecar.worker_spec import OptionValue, WorkerSpec
 
 if TYPE_CHECKING:
@@ -239,7 +240,9 @@ class AdapterContext:
     ) -> None:
         """How ranks are laid out, outermost dimension first; see rank_layout.py."""
         self.distributed.layout.state(
-            dimensions, [name for name in differing if name in dimensions]
+            dimensions,
+            [name for name in differing if name in dimensions],
+            [name for name in CONTEXT_NAMES if name in dimensions],
         )
 
     def uncovered(

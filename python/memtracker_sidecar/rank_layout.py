@@ -15,6 +15,11 @@ from memtracker_sidecar.emitter import EventSink
 PIPELINE_NAMES = ("pp", "pipe", "pipeline", "stage")
 """Names that scripts give to the dimension of pipeline stages."""
 
+CONTEXT_NAMES = ("cp", "context")
+"""Names of context parallelism. With a causal mask, ring attention runs another number of full and half steps on each rank:
+torch/distributed/tensor/experimental/_context_parallel/_attention.py, _templated_ring_attention; TransformerEngine,
+attention/dot_product_attention/context_parallel.py, AttnFuncWithCPAndKVP2P."""
+
 
 class RankLayout:
     """Reports the layout as facts of topic `layout`; a later statement replaces an earlier one."""
@@ -25,15 +30,21 @@ class RankLayout:
         self._dimensions = 0
         self._stated = False
 
-    def state(self, dimensions: Mapping[str, int], differing: Sequence[str]) -> None:
+    def state(
+        self,
+        dimensions: Mapping[str, int],
+        differing: Sequence[str],
+        uneven: Sequence[str] = (),
+    ) -> None:
         """States the layout.
 
         Args:
             dimensions: name to size, outermost first, so that ranks of the last one are neighbours. Its product is the world.
             differing: dimensions whose coordinates run different code or shapes (pipeline stages).
+            uneven: dimensions of which the first and the last coordinate are the extremes (context parallelism).
         """
         self._stated = True
-        self._emit(list(dimensions), list(dimensions.values()), list(differing))
+        self._emit(list(dimensions), list(dimensions.values()), list(differing), list(uneven))
 
     def group_made(self, ranks: Sequence[int]) -> None:
         """A process group: one over the world is data parallelism; a smaller one needs a mesh to explain it."""
@@ -41,10 +52,10 @@ class RankLayout:
             return
         if len(ranks) == self._world:
             self._dimensions = 1
-            self._emit(["ranks"], [self._world], [])
+            self._emit(["ranks"], [self._world], [], [])
         elif self._dimensions == 1:
             self._dimensions = 0
-            self._emit([], [], [])
+            self._emit([], [], [], [])
 
     def mesh_made(self, mesh: Any) -> None:
         """A device mesh over all ranks, by the names of its dimensions."""
@@ -55,9 +66,20 @@ class RankLayout:
         if names is None:
             names = [f"dim{index}" for index in range(len(shape))]
         self._dimensions = len(shape)
-        self._emit(list(names), list(shape), [name for name in names if name in PIPELINE_NAMES])
-
-    def _emit(self, names: list[str], sizes: list[int], differing: list[str]) -> None:
-        self._sink.emit(
-            protocol.run("layout", {"dims": names, "sizes": sizes, "differing": differing})
+        self._emit(
+            list(names),
+            list(shape),
+            [name for name in names if name in PIPELINE_NAMES],
+            [name for name in names if name in CONTEXT_NAMES],
         )
+
+    def _emit(
+        self, names: list[str], sizes: list[int], differing: list[str], uneven: list[str]
+    ) -> None:
+        facts: protocol.Fields = {
+            "dims": names,
+            "sizes": sizes,
+            "differing": differing,
+            "uneven": uneven,
+        }
+        self._sink.emit(protocol.run("layout", facts))

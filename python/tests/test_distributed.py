@@ -167,6 +167,18 @@ def test_meshes_of_any_shape(traced: Start) -> None:
     assert {len(group[4]) for group in run.trace.of(protocol.COMMUNICATOR)} == {4096, 8, 64}
 
 
+def test_context_parallel_ranks_are_told_apart(traced: Start) -> None:
+    # Ring attention with a causal mask: torch 2.14.1, _templated_ring_attention, `i <= rank` decides what a step computes.
+    run = traced(world=16, rank=0)
+    from torch.distributed.device_mesh import init_device_mesh
+
+    with run.recording():
+        dist.init_process_group("nccl")
+        init_device_mesh("cuda", (2, 2, 4), mesh_dim_names=("pp", "dp", "cp"))
+    stated = [event[2] for event in run.trace.of(protocol.RUN) if event[1] == "layout"]
+    assert stated[-1]["differing"] == ["pp"] and stated[-1]["uneven"] == ["cp"]
+
+
 def test_fsdp2_buffers_and_gradients_have_owners(traced: Start) -> None:
     run = traced()
     from torch import nn

@@ -79,7 +79,7 @@ function toCase(row: Row): TruthCase {
     group: row.model,
     framework: 'torchtitan',
     argv: ['--job.config_file', config, ...argumentsOf(row)],
-    env: {},
+    env: allocatorOf(row),
     gpu: 'h100-96gb',
     world: row.world,
     rank: 0,
@@ -95,6 +95,12 @@ function toCase(row: Row): TruthCase {
     ],
     measured: '2024-12',
   };
+}
+
+/** The published allocator setting, see above: table 2 is the one of the rows on one node that vary context parallelism. */
+function allocatorOf({ world, parallel }: Row): Record<string, string> {
+  const oneNodeContextParallel = world === 8 && parallel.cp !== undefined;
+  return oneNodeContextParallel ? { PYTORCH_CUDA_ALLOC_CONF: 'expandable_segments:True' } : {};
 }
 
 function argumentsOf(row: Row): string[] {

@@ -8,8 +8,9 @@ import type { Fields } from '../protocol/events.ts';
 
 /**
  * `dims`: outermost first, so that the last one is the fastest. `differing`: dimensions along which every coordinate is
- * a role of its own (pipeline stages). `uneven`: dimensions whose shards are not all of one size; there the first
- * and the last coordinate are looked at (chunks are cut from the front: torch.chunk, FSDP2's and Megatron's shards).
+ * a role of its own (pipeline stages). `uneven`: dimensions of which the first and the last coordinate are looked at: shards that
+ * are not all of one size (chunks are cut from the front: torch.chunk, FSDP2's and Megatron's shards), and context parallelism,
+ * whose ring attention runs ever more of one kind of step and fewer of the other from the first rank to the last.
  */
 const layoutSchema = z.object({
   dims: z.array(z.string()).min(1),
