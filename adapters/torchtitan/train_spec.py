@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from memtracker_sidecar.adapter_api import AdapterProblem
 
 from .changes import Changes, apply
 from .interface import Need
@@ -141,9 +144,23 @@ def _config_manager() -> Any:
         return importlib.import_module("torchtitan.config_manager").ConfigManager
 
 
+def refuse_own_trainers(config: Any) -> None:
+    """A folder that brings its own configuration may bring a trainer too (flux, fault tolerance), with an entry of its own.
+
+    Raises:
+        AdapterProblem: it does.
+    """
+    folder = str(getattr(config.job, "custom_config_module", "") or "").rpartition(".")[0]
+    if folder and importlib.util.find_spec(f"{folder}.train") is not None:
+        raise AdapterProblem(
+            f"this job is started with {folder}.train; only torchtitan.train is, in this generation of TorchTitan"
+        )
+
+
 def parse(arguments: list[str]) -> Job:
     importlib.import_module("torchtitan.tools.logging").init_logger()
     config = _config_manager()().parse_args(arguments)
+    refuse_own_trainers(config)
     return Job(importlib.import_module("torchtitan.train").Trainer, config)
 
 

@@ -244,6 +244,23 @@ def test_a_configuration_is_changed_under_the_names_that_it_has(names: tuple[str
         changes.apply(config, asked)
 
 
+def test_a_job_with_a_trainer_of_its_own_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # v0.2.2: torchtitan/models/flux/run_train.sh starts torchtitan.models.flux.train, torchtitan/experiments/vlm has no train.py.
+    checkout_with(tmp_path, "own_flux/__init__.py", "own_flux/train.py", "own_vlm/__init__.py")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    refuse = part("train_spec").refuse_own_trainers
+
+    def job(module: str) -> SimpleNamespace:
+        return SimpleNamespace(job=SimpleNamespace(custom_config_module=module))
+
+    refuse(job(""))
+    refuse(job("own_vlm.job_config"))
+    with pytest.raises(AdapterProblem, match="own_flux.train"):
+        refuse(job("own_flux.job_config"))
+
+
 def selective(block: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
     """`block` under a selective checkpoint that saves its matrix products."""
     contexts = functools.partial(
