@@ -1,6 +1,8 @@
-"""Checks that all ranks agree on a plan, where the other ranks do not exist to say so.
+"""Checks of a distributed plan that are left out.
 
-A check gathers every rank's answer and compares; over a pretended process group it would compare with nothing.
+Whether all ranks agree on it: the check gathers every rank's answer and compares; over a pretended process group it would compare with
+nothing. Whether the regions of any two ranks overlap: minutes of plain Python on hundreds of ranks, for what the job itself
+finds out when it starts.
 """
 
 from __future__ import annotations
@@ -10,22 +12,30 @@ from memtracker_sidecar.replacements import Replacements
 from .interface import Need, holder_of
 
 _FLEX_SHARD = "torchtitan.distributed.flex_shard"
-CHECKS = tuple(
+CHECKS = (
+    *(
+        Need(
+            f"{_FLEX_SHARD}.{module}",
+            "_validate_bucket_plans_across_ranks",
+            "compares the bucket plans of a distributed optimizer (DistMuon)",
+            required=False,
+        )
+        for module in (
+            "_optimizer_reshard_schedule",
+            "dist_muon",
+        )  # where it is made, and where it is used
+    ),
     Need(
-        f"{_FLEX_SHARD}.{module}",
-        "_validate_bucket_plans_across_ranks",
-        "compares the bucket plans of a distributed optimizer (DistMuon)",
+        f"{_FLEX_SHARD}._optimizer_reshard_schedule",
+        "_validate_disjoint_regions_in_bounds",
+        "compares the regions of every two ranks (DistMuon)",
         required=False,
-    )
-    for module in (
-        "_optimizer_reshard_schedule",
-        "dist_muon",
-    )  # where it is made, and where it is used
+    ),
 )
 
 
 def install(replacements: Replacements) -> None:
-    """Every check passes: ranks of one job run the same code on the same config."""
+    """Every check passes."""
     for check in CHECKS:
         found = holder_of(check.module, check.attribute)
         if found is not None:
