@@ -276,10 +276,14 @@ class Collectives:
 
     def _wait_tensor(self, func: Any, args: Any, kwargs: Any) -> Any:
         # The operator's fake implementation makes a new tensor; on a GPU it gives its argument back.
-        if self._pending:
-            for live in self._recorder.find(args[0]):
-                self._died(live.id)
+        self.waited(args[0])
         return args[0]
+
+    def waited(self, result: torch.Tensor) -> None:
+        """The functional collective that made `result` is waited for."""
+        if self._pending:
+            for live in self._recorder.find(result):
+                self._died(live.id)
 
     def _died(self, live_id: int) -> None:
         finish = self._pending.pop(live_id, None)

@@ -203,6 +203,20 @@ class FakeDistributed:
         self._keep_meshes_real()
         self._quiet_dtensor()
 
+        trigger_wait = functional.AsyncCollectiveTensor.trigger_wait
+
+        def trigger_wait_and_tell(result: Any) -> Any:
+            if not torch.compiler.is_dynamo_compiling() and not result.completed:
+                self.collectives.waited(result.elem)
+            return trigger_wait(result)
+
+        self._replacements.set(
+            functional.AsyncCollectiveTensor,
+            "trigger_wait",
+            trigger_wait_and_tell,
+            "a compiler waits for its inputs with all dispatch modes off",
+        )
+
         original_tracing = functional._are_we_tracing
 
         def are_we_tracing() -> bool:

@@ -167,6 +167,25 @@ def test_meshes_of_any_shape(traced: Start) -> None:
     assert {len(group[4]) for group in run.trace.of(protocol.COMMUNICATOR)} == {4096, 8, 64}
 
 
+def test_a_compiled_function_waits_for_its_inputs_from_the_first_call_on(traced: Start) -> None:
+    # torch 2.14.1, torch/_functorch/_aot_autograd: process_inputs() waits while it compiles, the runtime wrapper in later calls.
+    run = traced()
+    from torch.distributed import _functional_collectives as functional
+
+    with run.recording(), torch.no_grad():
+        dist.init_process_group("nccl")
+        compiled = torch.compile(lambda x: x * 2, backend="aot_eager")
+        for _ in range(3):
+            result = functional.reduce_scatter_tensor(
+                torch.empty(64, 64, device="cuda"), "sum", 0, dist.group.WORLD
+            )
+            held = torch.cuda.memory_allocated()
+            product = compiled(result)
+            # The input of the collective is let go, the product is new and of the result's size.
+            assert torch.cuda.memory_allocated() == held - 64 * 64 * 4 + 8 * 64 * 4
+            del product
+
+
 def test_context_parallel_ranks_are_told_apart(traced: Start) -> None:
     # Ring attention with a causal mask: torch 2.14.1, _templated_ring_attention, `i <= rank` decides what a step computes.
     run = traced(world=16, rank=0)
