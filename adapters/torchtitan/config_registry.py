@@ -99,14 +99,6 @@ class Job:
     def model_parts(self, trainer: Any) -> list[torch.nn.Module]:
         return list(trainer.model_parts)
 
-    def loss_class(self, trainer: Any) -> type[Any] | None:
-        return (
-            type(trainer.loss_fn) if isinstance(getattr(trainer, "loss_fn", None), object) else None
-        )
-
-    def optimizers(self, trainer: Any) -> list[Any]:
-        return list(trainer.optimizers)
-
     def train(self, trainer: Any) -> None:
         trainer.train()
 

@@ -60,6 +60,15 @@ class Boundary:
         return torch.empty(self.sizes, device="cuda", dtype=self.dtype, requires_grad=True)
 
 
+def dtype_until_0_2(mixed_precision_param: str, model_ranks: int) -> str:
+    """Compute dtype of pipeline stages up to TorchTitan 0.2, where FSDP alone brings mixed precision: stages without data and context
+    parallelism stay in float32 (torchtitan/distributed/utils.py, `maybe_enable_amp`).
+
+    `model_ranks`: pipeline times tensor parallelism; what is left of the world is sharded by FSDP.
+    """
+    return mixed_precision_param if torch.distributed.get_world_size() > model_ranks else "float32"
+
+
 def _pipelining(name: str) -> Any:
     """A private name of torch.distributed.pipelining: in stage.py or, depending on the version, in _utils.py."""
     for module in (_STAGE, "torch.distributed.pipelining._utils"):

@@ -19,7 +19,7 @@ from memtracker_sidecar.adapter_api import AdapterContext
 from .changes import Changes, apply
 from .interface import Need
 from .phases import COMMON_SPANS, PhaseRecorder, Span, span_forward
-from .stage_boundary import Boundary
+from .stage_boundary import Boundary, dtype_until_0_2
 from .synthetic_data import LLAMA3_VOCABULARY, BatchShape, SyntheticTokenizer, token_batches
 
 NAME = "train script"
@@ -57,10 +57,6 @@ class Job:
         del trainer
         return []
 
-    def optimizers(self, trainer: Any) -> list[Any]:
-        del trainer
-        return []
-
     def train(self, trainer: Any) -> None:
         del trainer
         assert self.steps is not None, "mark_steps() comes before train()"
@@ -88,7 +84,9 @@ class Job:
         width = int(models[self.config.model.name][self.config.model.flavor].dim)
         return Boundary.of(
             (training.batch_size // micro_batches, training.seq_len // divisor, width),
-            training.mixed_precision_param,
+            dtype_until_0_2(
+                training.mixed_precision_param, stages * training.tensor_parallel_degree
+            ),
         )
 
 
@@ -171,7 +169,6 @@ def mark_steps(context: AdapterContext, job: Job) -> None:
         return build_optimizers(model_parts, *arguments, **keywords)
 
     context.replacements.set(script, "build_optimizers", register_and_build, "is given the model")
-    job.steps = steps
 
 
 def facts(job: Job) -> dict[str, str | int | float | bool | None]:

@@ -25,7 +25,7 @@ from .phases import (
     Span,
     step_of_trainer,
 )
-from .stage_boundary import Boundary
+from .stage_boundary import Boundary, dtype_until_0_2
 from .synthetic_data import (
     LLAMA3_VOCABULARY,
     Batch,
@@ -110,9 +110,6 @@ class Job:
     def model_parts(self, trainer: Any) -> list[torch.nn.Module]:
         return list(trainer.model_parts)
 
-    def optimizers(self, trainer: Any) -> list[Any]:
-        return list(trainer.optimizers)
-
     def train(self, trainer: Any) -> None:
         trainer.train()
 
@@ -132,9 +129,9 @@ class Job:
         )
         arguments = getattr(spec, "model_args", None) or spec.config
         width = int(arguments[self.config.model.flavor].dim)
-        return Boundary.of(
-            (batch, training.seq_len // divisor, width), training.mixed_precision_param
-        )
+        model_ranks = parallelism.pipeline_parallel_degree * parallelism.tensor_parallel_degree
+        dtype = dtype_until_0_2(training.mixed_precision_param, model_ranks)
+        return Boundary.of((batch, training.seq_len // divisor, width), dtype)
 
 
 def _config_manager() -> Any:

@@ -462,3 +462,23 @@ def test_a_traced_graph_says_which_module_and_pass_its_memory_belongs_to(traced:
 
     captured = functools.partial(cudagraph_pass)
     assert added([len, captured], repr) == [len, repr, captured]
+
+
+@pytest.mark.parametrize(
+    # torchtitan/distributed/utils.py of 0.1 and 0.2, maybe_enable_amp: with pipeline or tensor parallelism and no FSDP,
+    # "Mixed precision training is disabled".
+    ("world", "dtype"),
+    [(4, torch.float32), (8, torch.bfloat16)],
+)
+def test_stages_without_fsdp_exchange_float32_until_0_2(
+    traced: Any, world: int, dtype: torch.dtype
+) -> None:
+    run = traced(world=world)
+    boundary = part("stage_boundary")
+    try:
+        with run.recording():
+            torch.distributed.init_process_group("nccl")
+            stated = boundary.dtype_until_0_2("bfloat16", 4)
+            assert boundary.Boundary.of((2, 8), stated).tensor().dtype is dtype
+    finally:
+        run.context.replacements.restore()
