@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from memtracker_sidecar import protocol
 from memtracker_sidecar.devices import CPU_DEVICE, Devices
 from memtracker_sidecar.emitter import EventSink
-from memtracker_sidecar.fake_cuda import memory, streams
+from memtracker_sidecar.fake_cuda import addresses, memory, streams
 from memtracker_sidecar.modules import ModuleTracker
 from memtracker_sidecar.tables import Tables
 from memtracker_sidecar.workspace_rules import GpuLimits, Workspace, WorkspaceRules, make_call
@@ -191,6 +191,7 @@ class StorageRecorder(TorchDispatchMode):
 
         def resize_(storage: Any, size: int) -> Any:
             result = original(storage, size)
+            addresses.resized(storage)
             self._resized(storage)
             return result
 

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from memtracker_sidecar import protocol
 from memtracker_sidecar.devices import CPU_DEVICE
+from memtracker_sidecar.fake_cuda import addresses
 
 Start = Callable[..., TracedRun]
 
@@ -258,3 +259,42 @@ def test_no_mode_of_ours_is_left_behind(traced: Start) -> None:
         torch.empty(3, 4, device="cuda") @ torch.empty(3, 4, device="cuda")
     with Seen():
         assert torch.ones(2).sum().item() == 2.0
+
+
+def test_storages_have_addresses_of_their_own(traced: Start) -> None:
+    run = traced()
+    with run.recording():
+        first, second = torch.empty(1000, device="cuda"), torch.empty(1000, device="cuda")
+        starts = [tensor.untyped_storage().data_ptr() for tensor in (first, second)]
+        assert len({*starts, 0}) == 3
+        # A tensor's address is that of its storage and what it skips of it (torch.Tensor.data_ptr).
+        assert first[10:].data_ptr() == starts[0] + 40
+        assert first.view(10, 100).untyped_storage().data_ptr() == starts[0]
+        first.untyped_storage().resize_(0)
+        assert first.untyped_storage().data_ptr() == 0
+
+
+def test_shared_memory_lives_until_both_storages_have_died(traced: Start) -> None:
+    run = traced()
+    with run.recording():
+        discarded, computed_again = (
+            torch.empty(1024, device="cuda"),
+            torch.empty(1024, device="cuda"),
+        )
+        view = discarded.view(32, 32)
+        discarded.untyped_storage().resize_(0)
+        addresses.share(discarded, computed_again)
+        assert view.data_ptr() == computed_again.data_ptr()
+        del discarded, computed_again
+        assert run.run.live_bytes.requested[run.device] == 4096
+        del view
+        assert run.run.live_bytes.requested[run.device] == 0
+
+
+def test_an_operator_does_not_keep_a_storage_that_it_was_called_with(traced: Start) -> None:
+    run = traced()
+    with run.recording():
+        tensor = torch.empty(1024, device="cuda")
+        flat = torch.empty(0, device="cuda").set_(tensor.untyped_storage())
+        del tensor, flat
+        assert run.run.live_bytes.requested[run.device] == 0

@@ -2,13 +2,14 @@
 
 `install` makes `torch.cuda` answer like the pretended GPU, makes autograd work on fake CUDA tensors, and reports streams,
 events and allocator calls to a sink. One concern a file: `device_guard` (C++ core), `device`, `streams`, `memory`, `rng`,
-`graphs`, `fake_tensor`.
+`graphs`, `fake_tensor`, `addresses`.
 """
 
 from __future__ import annotations
 
 from memtracker_sidecar.emitter import EventSink
 from memtracker_sidecar.fake_cuda import (
+    addresses,
     device,
     device_guard,
     fake_tensor,
@@ -44,6 +45,7 @@ def install(
     count = min(max(device_count, current + 1), device_guard.MAX_DEVICES)
     device.install(replacements, gpu, count)
     fake_tensor.install(replacements)
+    addresses.install(replacements)
     streams.install(replacements, sink)
     memory.install(replacements, sink, counters or NoCounters(), gpu.total_memory)
     rng.install(replacements, count)

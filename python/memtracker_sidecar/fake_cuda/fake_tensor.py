@@ -16,8 +16,33 @@ def _no_weakrefs(_tensor: Any) -> list[Any]:
     return []
 
 
+def _forget_storages(replacements: Replacements) -> None:
+    """Results of operators are cached by their arguments; a storage among them would live as long as the cache."""
+    takes_storage = frozenset(
+        operator
+        for operator in (
+            getattr(torch.ops.aten.set_, name) for name in torch.ops.aten.set_.overloads()
+        )
+        if any(str(argument.type) == "Storage" for argument in operator._schema.arguments)
+    )
+    original = FakeTensorMode._cache_key
+
+    def cache_key(mode: Any, state: Any, func: Any, *arguments: Any) -> Any:
+        if func in takes_storage:
+            raise fake_tensor._BypassDispatchCache("storage argument")
+        return original(mode, state, func, *arguments)
+
+    replacements.set(
+        FakeTensorMode,
+        "_cache_key",
+        cache_key,
+        "the cache of results keeps the storages that operators were called with",
+    )
+
+
 def install(replacements: Replacements) -> None:
     """Adjusts FakeTensorMode, Module.to and the foreach optimizers."""
+    _forget_storages(replacements)
     replacements.set(
         fake_tensor,
         "init_gpu_context",
