@@ -12,6 +12,8 @@ from conftest import GPU, REPOSITORY, TracedRun, WorkerResult
 
 from memtracker_sidecar import protocol
 from memtracker_sidecar.fake_cuda import FakeCudaUnavailable, device_guard
+from memtracker_sidecar.fake_cuda.device import device_properties
+from memtracker_sidecar.worker_spec import GpuProperties
 
 Start = Callable[..., TracedRun]
 
@@ -207,3 +209,13 @@ def test_both_builds_of_pytorch_give_the_same_ledger(worker: Callable[..., Worke
 
     assert here.trace.peak(1) == there.trace.peak(1) > 2**20
     assert ledger(here) == ledger(there)
+
+
+@pytest.mark.parametrize(
+    ("name", "multiprocessors", "cache"),
+    # MrHuff/fp4-fa4 (edde9bc), test_cuda_hardware_identity_records_the_physical_training_device; pytorch/ao#4002: 126.50 MB.
+    [("NVIDIA GB200", 152, 135_266_304), ("NVIDIA B200", 148, 132_644_864)],
+)
+def test_the_cache_is_that_of_the_gpu(name: str, multiprocessors: int, cache: int) -> None:
+    gpu = GpuProperties(name, (10, 0), 197_940_150_272, multiprocessors)
+    assert device_properties(gpu).L2_cache_size == cache

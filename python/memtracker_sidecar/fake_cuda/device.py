@@ -34,11 +34,20 @@ class DeviceProperties(types.SimpleNamespace):
 
 # Bytes of the L2 cache as the driver tells them (cudaDeviceProp.l2CacheSize): A100, H100, B200 (126.5 MiB).
 _L2_CACHE = {(8, 0): 40 * 2**20, (9, 0): 50 * 2**20, (10, 0): 132_644_864}
+# A GB200 has more multiprocessors than a B200, and more cache: its properties in MrHuff/fp4-fa4 (edde9bc),
+# tests, test_cuda_hardware_identity_records_the_physical_training_device.
+_L2_CACHE_OF_NAME = {"NVIDIA GB200": 129 * 2**20}
 
 
 def threads_per_multiprocessor(capability: tuple[int, int]) -> int:
     """Resident threads of one multiprocessor; those of Hopper for a capability that is not in the table."""
     return _LIMITS.get(capability, _LIMITS[(9, 0)])[0]
+
+
+def _l2_cache(gpu: GpuProperties) -> int:
+    """Of the GPU's name, else of its capability; that of Hopper for a capability that is not in the table."""
+    of_capability = _L2_CACHE.get(gpu.capability, _L2_CACHE[(9, 0)])
+    return _L2_CACHE_OF_NAME.get(gpu.name, of_capability)
 
 
 def device_properties(gpu: GpuProperties) -> DeviceProperties:
@@ -56,7 +65,7 @@ def device_properties(gpu: GpuProperties) -> DeviceProperties:
         shared_memory_per_block=48 * 1024,
         shared_memory_per_block_optin=shared_optin,
         shared_memory_per_multiprocessor=shared,
-        L2_cache_size=_L2_CACHE.get(gpu.capability, _L2_CACHE[(9, 0)]),
+        L2_cache_size=_l2_cache(gpu),
         is_integrated=0,
         is_multi_gpu_board=0,
         gcnArchName="",
