@@ -35,6 +35,9 @@ from . import arguments, batches, behaviour, interface, phases, rank_layout, rou
 
 DEFAULT_SCRIPT = "pretrain_gpt.py"
 
+_REFUSALS = (AssertionError, ValueError, NotImplementedError, RuntimeError)
+"""What Megatron's checks of its arguments raise."""
+
 
 def version_of(checkout: Path) -> str:
     """megatron/core/package_info.py, without importing it."""
@@ -125,7 +128,9 @@ class Adapter(AdapterInterface):
                 raise ArgumentsRefused(
                     _last_words(told.getvalue()) or f"{self._script} ended with status {error.code}"
                 ) from error
-        except AssertionError as error:
+        except AdapterProblem:
+            raise
+        except _REFUSALS as error:
             if not context.steps_done and _in_validation(error):
                 raise ArgumentsRefused(
                     str(error) or "an assertion of validate_args failed"

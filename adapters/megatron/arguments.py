@@ -14,7 +14,6 @@ from memtracker_sidecar.adapter_api import AdapterContext, AdapterProblem
 
 OFF: dict[str, tuple[Any, str]] = {
     "save": (None, "no checkpoint is written"),
-    "load": (None, "no checkpoint is read"),
     "pretrained_checkpoint": (None, "no checkpoint is read"),
     "save_interval": (None, "no checkpoint is written"),
     "async_save": (False, "no checkpoint is written"),
@@ -94,6 +93,7 @@ def _switch_off(parsed: Namespace, script: str) -> dict[str, str]:
     changed: dict[str, str] = {}
     for name, (value, off) in OFF.items():
         _change(parsed, name, value, changed, off)
+    _load_nothing(parsed, changed)
     if getattr(parsed, "use_megatron_fsdp", False):
         _change(
             parsed,
@@ -118,6 +118,19 @@ def _switch_off(parsed: Namespace, script: str) -> dict[str, str]:
             "no checkpoint is written; the format is only checked",
         )
     return changed
+
+
+def _load_nothing(parsed: Namespace, changed: dict[str, str]) -> None:
+    """Megatron-FSDP makes its optimizer state while it looks for a checkpoint, before it knows whether there is one
+    (megatron/training/checkpointing.py, load_checkpoint): it looks in a folder that does not exist."""
+    if parsed.load is not None and getattr(parsed, "use_megatron_fsdp", False):
+        empty = os.path.join(parsed.load, "no-checkpoint")
+        reason = (
+            "no checkpoint is read, but the optimizer state is made that one would be read into"
+        )
+        _change(parsed, "load", empty, changed, reason)
+    else:
+        _change(parsed, "load", None, changed, "no checkpoint is read")
 
 
 def _samples_to_iterations(parsed: Namespace) -> dict[str, str]:

@@ -39,6 +39,7 @@ def install(context: AdapterContext) -> None:
     )
     _states_of_first_rank(context)
     _offloading(context)
+    _shared_memory(context)
     _graph_arguments(context)
     _nothing(
         context,
@@ -160,7 +161,8 @@ def _keep_parameters(context: AdapterContext) -> None:
     """`module.cuda()` and `module.bfloat16()` give a parameter new data and keep the parameter, as PyTorch does on a GPU.
 
     Parameters carry what Megatron decides by (`allreduce`, `sequence_parallel`, `tensor_model_parallel`). PyTorch changes subclasses
-    of Tensor, which a fake tensor is, by swapping the whole object, and the attributes are lost with it.
+    of Tensor, which a fake tensor is, by swapping the whole object, and the attributes are lost with it. A parameter that leaves the
+    meta device is replaced by a new one, on a GPU too.
     """
 
     def convert(tensor: torch.Tensor, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -183,8 +185,13 @@ def _keep_parameters(context: AdapterContext) -> None:
         if recurse:
             for child in self.children():
                 child._apply(function)
-        for parameter in self._parameters.values():
+        for name, parameter in self._parameters.items():
             if parameter is None:
+                continue
+            if parameter.device.type == "meta":
+                with torch.no_grad():
+                    converted = function(parameter)
+                self._parameters[name] = torch.nn.Parameter(converted, parameter.requires_grad)
                 continue
             convert(parameter, function)
             if parameter.grad is not None:
@@ -280,6 +287,22 @@ def _offloading(context: AdapterContext) -> None:
             "ChunkOffloadHandler._can_manage_tensor_for_offload",
             make,
             "takes every fake tensor for a compiler's",
+        )
+    except InterfaceChanged as error:
+        context.log(str(error))
+
+
+def _shared_memory(context: AdapterContext) -> None:
+    """A discarded output gets the memory of its recomputation: a C++ extension that Megatron compiles on first use."""
+    from memtracker_sidecar.fake_cuda import addresses
+
+    module = "megatron.core.tensor_parallel.random"
+    try:
+        context.replace(
+            module,
+            "_get_share_storage",
+            lambda _original: lambda: addresses.share,
+            "exchanges the memory of C++ storages, and fake ones have none",
         )
     except InterfaceChanged as error:
         context.log(str(error))
