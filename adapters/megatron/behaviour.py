@@ -218,12 +218,14 @@ def _real_meshes(context: AdapterContext) -> None:
 
         return outside_fake_mode
 
-    module = "megatron.core.distributed.fsdp.mcore_fsdp_adapter"
-    for name in (
-        "_get_hsdp_tp_mesh",
-        "_get_dp_tp_mesh",
-        "_check_mesh_ranks_and_group_ranks_are_consistent",
-        "FullyShardedDataParallel._init_dist_index",
+    adapter = "megatron.core.distributed.fsdp.mcore_fsdp_adapter"
+    index = "megatron.core.distributed.fsdp.src.megatron_fsdp.utils"
+    for module, name in (
+        (adapter, "_get_hsdp_tp_mesh"),
+        (adapter, "_get_dp_tp_mesh"),
+        (adapter, "_check_mesh_ranks_and_group_ranks_are_consistent"),
+        (adapter, "FullyShardedDataParallel._init_dist_index"),
+        (index, "FSDPDistributedIndex.get_logical_hybrid_fsdp_rank"),
     ):
         try:
             context.replace(
