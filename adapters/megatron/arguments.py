@@ -5,12 +5,13 @@ Changes are made between parsing and Megatron's own validation, so its checks an
 
 from __future__ import annotations
 
+import importlib
 import os
 from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
-from memtracker_sidecar.adapter_api import AdapterContext, AdapterProblem
+from memtracker_sidecar.adapter_api import AdapterContext, AdapterProblem, InterfaceChanged
 
 OFF: dict[str, tuple[Any, str]] = {
     "save": (None, "no checkpoint is written"),
@@ -58,6 +59,11 @@ PUBLISHED_VOCABULARY = {
     "BertWordPieceCase": (28996, "bert-large-cased vocab.txt"),
 }
 """Entries of tokenizers that have one published vocabulary."""
+
+NULL_TOKENIZERS = (
+    ("megatron.core.tokenizers.text.libraries.null_tokenizer", "NullTokenizer"),
+    ("megatron.training.tokenizer.tokenizer", "_NullTokenizer"),  # before September 2025
+)
 
 
 def install(context: AdapterContext) -> None:
@@ -185,8 +191,36 @@ def _tokenizer(context: AdapterContext, parsed: Namespace) -> dict[str, str]:
         changed,
         f"only the number of entries matters: {size} ({source})",
     )
-    _change(parsed, "vocab_size", size, changed, f"{size} entries ({source})")
+    own = 0 if kind.startswith("Null") else entries_of_null_tokenizer()
+    _change(
+        parsed,
+        "vocab_size",
+        size - own,
+        changed,
+        f"{size} entries ({source}), {own} of them the NullTokenizer's own",
+    )
     return changed
+
+
+def entries_of_null_tokenizer() -> int:
+    """Entries that NullTokenizer counts besides those that it is told of: until April 2026 one, for the end of a document.
+
+    Where the vocabulary fills its padding (`--make-vocab-size-divisible-by` times tensor parallelism) one more makes another row of it.
+
+    Raises:
+        InterfaceChanged: the checkout has no such tokenizer.
+    """
+    for module, name in NULL_TOKENIZERS:
+        try:
+            tokenizer = getattr(importlib.import_module(module), name, None)
+        except ModuleNotFoundError:
+            continue
+        if tokenizer is not None:
+            return int(tokenizer(1).vocab_size) - 1
+    looked = ", ".join(f"{module}.{name}" for module, name in NULL_TOKENIZERS)
+    raise InterfaceChanged(
+        f"this checkout has none of {looked}, which stands for the job's tokenizer"
+    )
 
 
 def _from_file(path: str | None) -> tuple[int, str]:
@@ -212,11 +246,13 @@ def _limit_micro_batches(context: AdapterContext, parsed: Namespace) -> dict[str
     if not micro or not batch:
         return changed
     stages = parsed.pipeline_model_parallel_size
+    # schedules.py, forward_backward_pipelining_with_interleaving: micro-batches come in groups of this many.
+    group = getattr(parsed, "microbatch_group_size_per_vp_stage", None) or stages
     model = parsed.tensor_model_parallel_size * stages * parsed.context_parallel_size
     replicas = max(1, context.spec.world // model)
     count = batch // (micro * replicas)
-    most = context.option("micro_batches", 0) or max(16, 2 * stages)
-    most = max(stages, most // stages * stages)
+    most = context.option("micro_batches", 0) or max(16, 2 * group)
+    most = max(group, most // group * group)
     if count > most:
         _change(
             parsed,

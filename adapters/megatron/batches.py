@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from memtracker_sidecar.adapter_api import AdapterContext
+from memtracker_sidecar.adapter_api import AdapterContext, InterfaceChanged
 
 
 class GptBatches:
@@ -137,8 +137,10 @@ def install(context: AdapterContext, script: str) -> None:
             lambda _original: lambda *_arguments, **_options: None,
             "the index builder would be compiled into the checkout",
         )
-    except Exception:  # older releases compile elsewhere, behind the replacement above
-        context.log("megatron.training.initialize has no _compile_dependencies")
+    except (
+        InterfaceChanged
+    ) as error:  # other releases compile elsewhere, behind the replacement above
+        context.log(str(error))
 
 
 def _whole_sequences(context: AdapterContext) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from memtracker_sidecar import protocol
-from memtracker_sidecar.adapter_api import AdapterContext, InterfaceChanged, TrainingDone
+from memtracker_sidecar.adapter_api import AdapterContext, InterfaceChanged
 
 SPANS: tuple[tuple[str, str, str], ...] = (
     ("megatron.training.training", "finalize_model_grads", "finalize_model_grads"),
@@ -164,12 +164,12 @@ def _step(context: AdapterContext, steps: Steps) -> None:
 
                 optimizer.step = optimizer_step
             steps.begin()
-            outer = (forward_step, data, model, optimizer, scheduler, config)
+            leading = (forward_step, data, model, optimizer, scheduler, config)
             if rest and callable(rest[0]):
-                return original(*outer, in_phase(rest[0]), *rest[1:], **options)
+                return original(*leading, in_phase(rest[0]), *rest[1:], **options)
             # Before October 2025 a step asked for its schedule itself.
             with _schedules(in_phase):
-                return original(*outer, *rest, **options)
+                return original(*leading, *rest, **options)
 
         return train_step
 
@@ -312,6 +312,3 @@ def _claim_buffer(context: AdapterContext, buffer: Any) -> None:
         context.owners.claim(buffer.grad_data, protocol.OWNER_GRADIENT_BUCKET, "grad_data")
     if isinstance(getattr(buffer, "param_data", None), torch.Tensor):
         context.owners.claim(buffer.param_data, protocol.OWNER_PARAMETER, "param_data")
-
-
-__all__ = ["Steps", "TrainingDone", "claim_buffers", "install"]

@@ -17,6 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from memtracker_sidecar.adapter_api import AdapterContext, AdapterProblem, InterfaceChanged
 
+from . import batches
+
 MODEL = "megatron.core.models.multimodal.llava_model"
 SHARDING = "megatron.core.models.multimodal.context_parallel"
 _PREPROCESS = "_preprocess_data"
@@ -24,7 +26,7 @@ _PREPROCESS = "_preprocess_data"
 
 def install(context: AdapterContext, script: str) -> None:
     """Does nothing for scripts without images."""
-    if "vlm" not in script:
+    if batches.for_script(script) is not batches.VlmBatches:
         return
     try:
         _positions(context)
