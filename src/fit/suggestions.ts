@@ -57,10 +57,13 @@ export function candidates(
     if (news) list.push({ title, change });
   }
   const { ranks, gpusPerNode } = variation.world;
-  list.push({
-    title: ranks < gpusPerNode ? 'twice the GPUs' : 'twice the nodes',
-    change: { world: ranks * 2 },
-  });
+  const nodes = ranks / gpusPerNode;
+  // Nodes keep their size; a single one may grow.
+  if (nodes > 1 && Number.isInteger(nodes)) {
+    list.push({ title: 'twice the nodes', change: { nodes: nodes * 2 } });
+  } else {
+    list.push({ title: 'twice the GPUs', change: { world: ranks * 2 } });
+  }
   return list;
 }
 

@@ -31,6 +31,11 @@ test('a matrix of which nothing is left is refused', () => {
   expect(() => expand(spec, '/job')).toThrow('exclude leaves no combination');
 });
 
+test('an exclusion of what does not vary is refused', () => {
+  const spec = specOf({ matrix: { gpu: ['h100-80gb'] }, exclude: [{ gpus: 'h100-80gb' }] });
+  expect(() => expand(spec, '/job')).toThrow('exclude names gpus');
+});
+
 test('paths of a specification are relative to it; the name of a profile is none', () => {
   const [named] = expand(specOf({ profile: 'h100-8', checkout: '../titan' }), '/jobs/a');
   expect(named).toMatchObject({ profile: 'h100-8', checkout: '/jobs/titan' });

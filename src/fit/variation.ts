@@ -52,6 +52,14 @@ export function expand(spec: FitSpec, folder: string): Variation[] {
   for (const [key, values] of Object.entries(spec.matrix)) {
     settings = settings.flatMap((setting) => values.map((value) => ({ ...setting, [key]: value })));
   }
+  for (const key of spec.exclude.flatMap(Object.keys)) {
+    if (key in spec.matrix) continue;
+    const there = Object.keys(spec.matrix).join(', ') || 'none';
+    throw new UserError(
+      'SPEC_EXCLUDE',
+      `exclude names ${key}, which is no key of the matrix; its keys: ${there}`,
+    );
+  }
   const kept = settings.filter(
     (setting) =>
       !spec.exclude.some((rule) =>

@@ -56,12 +56,16 @@ test('what changes the run asks for another trace', async () => {
     { steps: 3 },
     { gpu: 'a100-80gb' },
     { environment: { NCCL_BUFFSIZE: '1048576' } },
+    { environment: { MODEL_WIDTH: '4096' } },
   ];
   for (const change of runs) {
     expect(await keyOf(variationOf(change)), JSON.stringify(change)).not.toBe(key);
   }
   expect(await keyOf(variationOf(), 1)).not.toBe(key);
   expect(await keyOf(variationOf(), 0, {}, '2')).not.toBe(key);
+  // A trace does not show paths; its key tells them apart all the same.
+  const files = ['/a', '/b'].map((NCCL_TOPO_FILE) => keyOf(variationOf(), 0, { NCCL_TOPO_FILE }));
+  expect(await files[0]).not.toBe(await files[1]);
   // Nothing that a job allocates depends on it.
   expect(await keyOf(variationOf(), 0, { EDITOR: 'vi' })).toBe(key);
 });

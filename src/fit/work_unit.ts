@@ -5,7 +5,7 @@ import { createHash } from 'node:crypto';
 import { dirname, join, resolve } from 'node:path';
 import { z } from 'zod';
 import { findGpu, GPU_MODELS, type GpuModel, parseCapacity } from '../device/gpus.ts';
-import { folderSha256, recordedEnvironment, sourceIdentity } from '../sidecar/source_identity.ts';
+import { decidingEnvironment, folderSha256, sourceIdentity } from '../sidecar/source_identity.ts';
 import type { Variation } from './variation.ts';
 
 export const workUnitSchema = z.strictObject({
@@ -90,7 +90,8 @@ export class UnitKeys {
       source,
       ...rest,
       options: sorted(rest.options),
-      environment: recordedEnvironment({ ...env, ...unit.environment }),
+      // What the unit sets is its own, whatever it is called; of what it inherits, what changes what a job allocates.
+      environment: sorted({ ...decidingEnvironment(env), ...unit.environment }),
       capability: model.capability,
       multiprocessors: model.multiprocessors,
     };

@@ -102,20 +102,35 @@ const RECORDED: readonly RegExp[] = [
   /^CUDA_DEVICE_MAX_CONNECTIONS$/,
   /^CUDA_MODULE_LOADING$/,
   /^TORCHINDUCTOR_/,
+  /^TORCH_CUDNN_SDPA_DEPRIORITIZED$/,
+  /^CAUSAL_CONV1D_DETERMINISTIC$/,
+  /^NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN$/,
 ];
 
 /** A value that holds a path or looks like a credential is replaced: its presence matters, its text does not. */
 const PRIVATE = /[/\\]|token|secret|password/i;
 
-/** The allow-listed variables of an environment. */
-export function recordedEnvironment(
+/** The allow-listed variables of an environment, in the order of their names. */
+export function decidingEnvironment(
   env: Readonly<Record<string, string | undefined>>,
 ): Record<string, string> {
-  const recorded: Record<string, string> = {};
+  const deciding: Record<string, string> = {};
   for (const name of Object.keys(env).sort()) {
     const value = env[name];
     if (value === undefined || !RECORDED.some((pattern) => pattern.test(name))) continue;
-    recorded[name] = PRIVATE.test(value) ? '(not recorded)' : value;
+    deciding[name] = value;
   }
-  return recorded;
+  return deciding;
+}
+
+/** The same as a trace shows it. */
+export function recordedEnvironment(
+  env: Readonly<Record<string, string | undefined>>,
+): Record<string, string> {
+  return Object.fromEntries(
+    Object.entries(decidingEnvironment(env)).map(([name, value]) => [
+      name,
+      PRIVATE.test(value) ? '(not recorded)' : value,
+    ]),
+  );
 }

@@ -27,6 +27,7 @@ import { findAdapter } from '../../sidecar/adapter.ts';
 import { ensureEnvironment } from '../../sidecar/environment.ts';
 import { packageFolder } from '../../sidecar/package_folder.ts';
 import { programVersion } from '../../sidecar/program_version.ts';
+import { decidingEnvironment } from '../../sidecar/source_identity.ts';
 import { readTrace } from '../../trace/reader.ts';
 import { type CommandContext, defineCommand } from '../command.ts';
 import { FitProgress } from '../fit_progress.ts';
@@ -336,6 +337,7 @@ async function executorOf(
     address: config.rayAddress,
     ray: config.ray,
     environment: {
+      ...decidingEnvironment(env),
       MEMTRACKER_CACHE: dirname(cache.folder),
       ...(env.MEMTRACKER_PYTHON !== undefined && { MEMTRACKER_PYTHON: env.MEMTRACKER_PYTHON }),
     },
@@ -359,6 +361,10 @@ async function searchFor(
   const match = RANGE.exec(config.maximize ?? config.minimize ?? '');
   if (match === null) throw new UserError('USAGE', `--${goal}: write KEY or KEY:FROM..TO`);
   const [, key, from, to, step] = match;
+  // A subcommand's key ends with a colon; within a key it is a range that does not read.
+  if (/:./.test(key)) {
+    throw new UserError('USAGE', `--${goal} ${key}: write KEY or KEY:FROM..TO, whole numbers`);
+  }
   const range: SearchRange = {
     from: from === undefined ? 1 : Number(from),
     to: to === undefined ? 64 : Number(to),

@@ -35,6 +35,9 @@ export interface RayOptions {
 
 const ENDED = /^(SUCCEEDED|FAILED|STOPPED)$/;
 
+/** A cluster under load does not answer every question; one that answers none of these is gone. */
+const POLLS_UNANSWERED = 60;
+
 export class RayExecutor implements Executor {
   readonly name = 'ray';
   readonly #options: RayOptions;
@@ -80,9 +83,11 @@ export class RayExecutor implements Executor {
           '`ray start --head`, or point --ray-address at yours',
       );
     }
+    let unanswered = 0;
     for (;;) {
       const state = await this.#state(job);
-      if (ENDED.test(state)) break;
+      unanswered = state === '' ? unanswered + 1 : 0;
+      if (ENDED.test(state) || unanswered === POLLS_UNANSWERED) break;
       hooks.onProgress(request, state === 'RUNNING' ? PROGRESS.running : PROGRESS.waiting);
       if (hooks.signal.aborted) {
         await this.#ray('stop', '--no-wait', job);
@@ -105,13 +110,14 @@ export class RayExecutor implements Executor {
     };
   }
 
+  /**
+   * Empty when the cluster does not answer. The state stands behind the job's name ("Job 'x' failed"): an error about the connection
+   * ("Failed to connect") says nothing of the job.
+   */
   async #state(job: string): Promise<string> {
     const { stdout, stderr } = await this.#ray('status', job);
-    return (
-      /\b(PENDING|RUNNING|SUCCEEDED|FAILED|STOPPED)\b/i
-        .exec(`${stdout}\n${stderr}`)?.[1]
-        ?.toUpperCase() ?? ''
-    );
+    const said = new RegExp(`'${job}'.*\\b(PENDING|RUNNING|SUCCEEDED|FAILED|STOPPED)\\b`, 'i');
+    return said.exec(`${stdout}\n${stderr}`)?.[1]?.toUpperCase() ?? '';
   }
 
   async #ray(...words: string[]) {

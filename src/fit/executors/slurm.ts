@@ -27,6 +27,9 @@ export interface SlurmOptions {
   readonly pollMilliseconds: number;
 }
 
+/** A controller under load does not answer every question; one that answers none of these is gone. */
+const POLLS_UNANSWERED = 60;
+
 export class SlurmExecutor implements Executor {
   readonly name = 'slurm';
   readonly #options: SlurmOptions;
@@ -83,6 +86,7 @@ export class SlurmExecutor implements Executor {
   }
 
   async #wait(job: string, requests: readonly TraceRequest[], hooks: ExecutorHooks, poll: number) {
+    let unanswered = 0;
     for (;;) {
       const queue = await execa(
         'squeue',
@@ -92,8 +96,10 @@ export class SlurmExecutor implements Executor {
         },
       );
       // A job that has left the queue is unknown to squeue after a while: that is an end, not an error.
+      const answered = queue.exitCode === 0 || /invalid job id/i.test(queue.stderr ?? '');
+      unanswered = answered ? 0 : unanswered + 1;
       const lines = queue.exitCode === 0 ? queue.stdout.split('\n').filter(Boolean) : [];
-      if (lines.length === 0) return;
+      if (lines.length === 0 && (answered || unanswered === POLLS_UNANSWERED)) return;
       for (const line of lines) {
         const [index, state] = line.split(' ');
         const request = requests[Number(index)];
