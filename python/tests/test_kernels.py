@@ -103,6 +103,38 @@ def test_fused_attention_keeps_output_statistics_and_random_state(
     assert state.shape == (2,) and state.dtype is torch.int64
 
 
+@pytest.mark.parametrize("release", ["2.7", "2.10", "2.14"])
+def test_fused_attention_of_earlier_releases(
+    traced: Start, host: DetachedHost, release: str
+) -> None:
+    # Parameters as declared in transformer_engine/pytorch/csrc/extensions.h of v2.7, v2.10 and v2.14.
+    run = traced()
+    tex = extension_module()
+    vanilla = [] if release == "2.7" else [tex.NVTE_Softmax_Type.NVTE_VANILLA_SOFTMAX]
+    aligned = [False] if release == "2.14" else []
+    with run.recording():
+        q, k, v = (
+            torch.empty(512, 2, 8, 64, dtype=torch.bfloat16, device="cuda") for _ in range(3)
+        )
+        lengths = torch.empty(3, dtype=torch.int32, device="cuda")
+        kind = [
+            tex.NVTE_QKV_Layout.NVTE_SBHD_SBHD_SBHD, tex.NVTE_Bias_Type.NVTE_NO_BIAS,
+            tex.NVTE_Mask_Type.NVTE_CAUSAL_MASK, *vanilla, [-1, 0], *aligned,
+        ]  # fmt: skip
+        offset = [] if release == "2.7" else [None]
+        last = [] if release == "2.7" else [False, False]
+        out, stats, state = tex.fused_attn_fwd(
+            512, 512, True, 0.125, 0.0, True, *kind, lengths, lengths, q, k, v, torch.bfloat16,
+            None, None, None, None, None, None, None, *offset, None, 0, *last,
+        )  # fmt: skip
+        grads = tex.fused_attn_bwd(
+            512, 512, 0.125, 0.0, True, *kind, True, lengths, lengths, q, k, v, out, out, torch.bfloat16,
+            tex.DType.kBFloat16, [stats, state], None, None, None, None, None, *last[:1],
+        )  # fmt: skip
+    assert out.shape == (512, 2, 8, 64)
+    assert [grad.shape for grad in grads[:3]] == [(512, 2, 8, 64)] * 3
+
+
 def test_flash_attention_does_not_split_keys_when_the_device_is_full(
     traced: Start, host: DetachedHost
 ) -> None:

@@ -152,6 +152,7 @@ function isUnfused({ argv, env, gpu }: TruthCase, image: string | null): boolean
     image === UNFUSED_WHEN_DETERMINISTIC.image &&
     env.NVTE_ALLOW_NONDETERMINISTIC_ALGO === '0' &&
     !argv.includes('--attention-backend') &&
+    after('--transformer-impl') !== 'local' &&
     gpus.some((name) => name === gpu) &&
     Number(after('--seq-length')) > longerThan
   );

@@ -11,6 +11,11 @@ from typing import Any
 import torch
 
 from memtracker_sidecar.kernels.extension import assume
+from memtracker_sidecar.kernels.transformer_engine.earlier_releases import (
+    callable_by_earlier_releases,
+    instead,
+    without,
+)
 from memtracker_sidecar.kernels.transformer_engine.enums import (
     NVTE_Bias_Type,
     NVTE_Fused_Attn_Backend,
@@ -162,6 +167,20 @@ def _convert(shape: list[int], source: str, target: str) -> list[int]:
     "extensions/attention.cpp fused_attn_fwd",
     note="cuDNN's plan workspace in the forward pass taken as none",
 )
+@callable_by_earlier_releases(
+    without("o_format", "qkv_scale_inv_format"),  # 2.15
+    without("bottom_right_diagonal"),  # 2.13
+    without("cuda_graph"),  # 2.10
+    without("return_max_logit"),  # 2.9
+    without("softmax_type", "softmax_offset"),  # 2.8
+    o_format=None,
+    qkv_scale_inv_format=None,
+    bottom_right_diagonal=True,
+    cuda_graph=False,
+    return_max_logit=False,
+    softmax_type=NVTE_Softmax_Type.NVTE_VANILLA_SOFTMAX,
+    softmax_offset=None,
+)
 def fused_attn_fwd(
     max_seqlen_q: int,
     max_seqlen_kv: int,
@@ -198,7 +217,11 @@ def fused_attn_fwd(
 ) -> list[Any]:
     device = q.device
     source = query_format(qkv_layout)
-    target = NVTE_QKV_Format(int(o_format)).name.removeprefix("NVTE_").lower()
+    target = (
+        source
+        if o_format is None
+        else NVTE_QKV_Format(int(o_format)).name.removeprefix("NVTE_").lower()
+    )
     shape = _convert([*logical_shape(q)[:-1], logical_shape(v)[-1]], source, target)
     out = _with_quantizer(o_quantizer, shape, fake_dtype, device)
     rng_state = plain([2], torch.int64, device)
@@ -222,6 +245,30 @@ def fused_attn_fwd(
     "extensions/attention.cpp fused_attn_bwd",
     evidence="assumed",
     note="cuDNN's workspace: fp32 dQ accumulator and softmax sums, as in cudnn-frontend's SDPA backward graph",
+)
+@callable_by_earlier_releases(
+    instead(  # 2.15
+        (
+            "o_format",
+            "do_format",
+            "dqkv_layout",
+            "qkv_scale_inv_format",
+            "do_scale_inv_format",
+        ),
+        "dqkv_type",
+        after="fake_dtype",
+    ),
+    without("bottom_right_diagonal"),  # 2.13
+    without("cuda_graph"),  # 2.10
+    without("softmax_type"),  # 2.8
+    o_format=None,
+    do_format=None,
+    dqkv_layout=None,
+    qkv_scale_inv_format=None,
+    do_scale_inv_format=None,
+    bottom_right_diagonal=True,
+    cuda_graph=False,
+    softmax_type=NVTE_Softmax_Type.NVTE_VANILLA_SOFTMAX,
 )
 def fused_attn_bwd(
     max_seqlen_q: int,
@@ -261,7 +308,7 @@ def fused_attn_bwd(
     # With a delayed-scaling quantizer the gradients themselves are FP8 (csrc: options.dtype of the quantizer).
     dtype = torch.uint8 if kind_of(dqkv_quantizer) == "Float8Quantizer" else fake_dtype
     q_shape, k_shape, v_shape = logical_shape(q), logical_shape(k), logical_shape(v)
-    name = layout_name(dqkv_layout)
+    name = layout_name(qkv_layout if dqkv_layout is None else dqkv_layout)
     packed = next((key for key in PACKED if key in name), None)
     if packed in ("3HD", "H3D"):
         dq, dk, dv = _unpack(q_shape, 3, PACKED[packed], dtype, device)
