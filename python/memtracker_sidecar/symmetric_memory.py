@@ -94,8 +94,6 @@ class SymmetricMemory:
             return known[1]
         from torch.distributed import distributed_c10d as c10d
 
-        if known is not None:
-            self._sink.emit(protocol.external_free(known[0]))
         group = c10d._resolve_process_group(group_name)  # type: ignore[arg-type]
         self._count += 1
         name = f"symmetric memory {self._count} of group {group_name}"
@@ -109,6 +107,8 @@ class SymmetricMemory:
                 name, device, "library", size, {"evidence": "source", "provenance": source}
             )
         )
+        if known is not None:  # the smaller one is held until the larger one is there
+            self._sink.emit(protocol.external_free(known[0]))
         made = PeerMemory(self, group.rank(), group.size(), min_size)
         self._workspaces[group_name] = (name, made)
         return made

@@ -301,3 +301,21 @@ def test_ddp_buckets_as_the_cpp_reducer_makes_them(traced: Start, as_view: bool)
         name for kind, name in run.trace.owners().values() if kind == protocol.OWNER_GRADIENT_BUCKET
     }
     assert "DDP bucket 0" in names
+
+
+def test_a_larger_symmetric_workspace_stands_beside_the_smaller_one(traced: Start) -> None:
+    # torch/distributed/_symmetric_memory/__init__.py of 2.14.1, get_symm_mem_workspace: the new tensor is made before the old is let go.
+    run = traced(world=2)
+    with run.recording():
+        dist.init_process_group("nccl")
+        import torch.distributed._symmetric_memory as symmetric
+
+        group = dist.distributed_c10d._get_default_group().group_name
+        for size in (2 << 20, 1 << 20, 4 << 20):
+            symmetric.get_symm_mem_workspace(group, size)
+    external = (protocol.EXTERNAL_ALLOC, protocol.EXTERNAL_FREE)
+    assert [event[0] for event in run.trace.events if event[0] in external] == [
+        protocol.EXTERNAL_ALLOC,
+        protocol.EXTERNAL_ALLOC,
+        protocol.EXTERNAL_FREE,
+    ]

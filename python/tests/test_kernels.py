@@ -30,8 +30,13 @@ def test_an_unknown_extension_call_answers_and_is_reported(host: DetachedHost) -
     module = ExtensionModule("some_cuda_library")
     answer = module.fused_something(torch.empty(4, 8), 3, mode="fast")
     assert answer.shape == (4, 8)
-    kind, name, detail, _, _ = host.reports[0]
-    assert (kind, name) == ("kernel", "some_cuda_library.fused_something")
+    kind, name, detail, assumption, nbytes = host.reports[0]
+    assert (kind, name, assumption, nbytes) == (
+        "kernel",
+        "some_cuda_library.fused_something",
+        "",
+        -1,
+    )
     assert "float32[4, 8]" in detail and "mode='fast'" in detail
 
 

@@ -159,15 +159,23 @@ class ExtensionModule(ModuleType):
 
 
 def unknown_call(module: str, name: str, *args: Any, **kwargs: Any) -> Any:
-    """Answers a call that no table has: a tensor like the first tensor argument, or None when there is none."""
+    """Answers a call that no table has: a tensor like the first tensor argument, or None when there is none.
+
+    A guess, which proves nothing: it is reported as memory that nothing stands in for.
+    """
     tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
     answer = "a tensor like the first tensor argument" if tensors else "None"
     _host.uncovered(
         "kernel",
         f"{module}.{name}",
-        ", ".join(describe(value) for value in args)
-        + "".join(f", {key}={describe(value)}" for key, value in kwargs.items()),
-        f"the call allocates and returns {answer}",
+        ", ".join(
+            [
+                *(describe(value) for value in args),
+                *(f"{key}={describe(value)}" for key, value in kwargs.items()),
+            ]
+        )
+        + f"; answered with {answer}",
+        "",
         -1,
     )
     if not tensors:
