@@ -47,8 +47,6 @@ OFF: dict[str, tuple[Any, str]] = {
     "test_data_path": (None, "batches are made up"),
     "mock_data": (True, "batches are made up"),
     "num_workers": (0, "batches are made up"),
-    "eval_iters": (0, "no evaluation in the first steps"),
-    "eval_interval": (1_000_000, "no evaluation in the first steps"),
     "skip_train": (False, "training is what is asked for"),
     "fim_data": (False, "batches are made up; the shape of a batch is the same"),
 }
@@ -77,6 +75,7 @@ def install(context: AdapterContext) -> None:
             changed.update(_tokenizer(context, parsed))
             changed.update(_limit_micro_batches(context, parsed))
             changed.update(_early_capture(context, parsed))
+            changed.update(_evaluation(context, parsed))
             context.facts("changed_arguments", changed)
             return parsed
 
@@ -267,6 +266,16 @@ def _limit_micro_batches(context: AdapterContext, parsed: Namespace) -> dict[str
             detail=f"{most} of {count} micro-batches a step are run",
             assumption="later micro-batches repeat the memory of earlier ones",
         )
+    return changed
+
+
+def _evaluation(context: AdapterContext, parsed: Namespace) -> dict[str, str]:
+    """The first evaluation is many steps away: none is run, or one after each step."""
+    changed: dict[str, str] = {}
+    iterations = context.option("evaluation", 0)
+    reason = f"--option evaluation={iterations}" if iterations else "no evaluation in so few steps"
+    _change(parsed, "eval_iters", iterations, changed, reason)
+    _change(parsed, "eval_interval", 1 if iterations else 1_000_000, changed, reason)
     return changed
 
 

@@ -105,6 +105,15 @@ def for_script(script: str) -> type[GptBatches]:
     return next((kind for word, kind in SCRIPTS.items() if word in name), GptBatches)
 
 
+def _iterator(batches: Any) -> Any:
+    """As Megatron wraps it; releases before the rerun machine do not."""
+    try:
+        from megatron.core.rerun_state_machine import RerunDataIterator
+    except ImportError:
+        return batches
+    return RerunDataIterator(batches)
+
+
 def install(context: AdapterContext, script: str) -> None:
     """Replaces the building of datasets and loaders."""
 
@@ -113,13 +122,10 @@ def install(context: AdapterContext, script: str) -> None:
             from megatron.training import get_args
 
             args = get_args()
-            args.do_train, args.do_valid, args.do_test = True, False, False
-            batches: Any = for_script(script)(args)
-            try:
-                from megatron.core.rerun_state_machine import RerunDataIterator
-            except ImportError:
-                return batches, None, None
-            return RerunDataIterator(batches), None, None
+            args.do_train, args.do_valid, args.do_test = True, args.eval_iters > 0, False
+            kind = for_script(script)
+            iterators = [_iterator(kind(args)), _iterator(kind(args)) if args.do_valid else None]
+            return *iterators, None
 
         return build
 

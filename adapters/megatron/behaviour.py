@@ -38,6 +38,7 @@ def install(context: AdapterContext) -> None:
         "asks NVML which processor is near the GPU",
     )
     _states_of_first_rank(context)
+    _finite_gradients(context)
     _offloading(context)
     _shared_memory(context)
     _graph_arguments(context)
@@ -263,6 +264,32 @@ def _states_of_first_rank(context: AdapterContext) -> None:
         context.replace(module, "_load_rng_state_dict", make, "states would come from another rank")
     except (InterfaceChanged, AdapterProblem):
         context.log(f"{module} has no _load_rng_state_dict")
+
+
+def _finite_gradients(context: AdapterContext) -> None:
+    """Megatron-FSDP looks at the norm of each gradient bucket: it is not NaN, and it is finite."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def check(gradient: Any) -> None:
+            answers = iter((False, True))
+            outer = context.data_dependent.scalar
+            context.data_dependent.scalar = lambda _tensor: next(answers, None)
+            try:
+                original(gradient)
+            finally:
+                context.data_dependent.scalar = outer
+
+        return check
+
+    package = "megatron.core.distributed.fsdp.src.megatron_fsdp"
+    for module in (f"{package}.param_and_grad_buffer", f"{package}.megatron_fsdp"):
+        try:
+            context.replace(
+                module, "_check_nan_in_grad", make, "whether gradients are finite is not known"
+            )
+        except (InterfaceChanged, AdapterProblem):
+            context.log(f"{module} has no _check_nan_in_grad")
 
 
 def _offloading(context: AdapterContext) -> None:

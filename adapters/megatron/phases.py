@@ -14,6 +14,7 @@ from memtracker_sidecar.adapter_api import AdapterContext, InterfaceChanged
 
 SPANS: tuple[tuple[str, str, str], ...] = (
     ("megatron.training.training", "finalize_model_grads", "finalize_model_grads"),
+    ("megatron.training.training", "evaluate", "evaluation"),
     (
         "megatron.core.distributed.distributed_data_parallel",
         "DistributedDataParallel.__init__",

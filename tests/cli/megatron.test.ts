@@ -95,6 +95,25 @@ describe.skipIf(checkout === undefined)('a real Megatron-LM', () => {
     expect(result.stderr).toContain('world size (6) is not divisible');
   }, 600_000);
 
+  test('what the configuration of a layer refuses is told in its own words', async () => {
+    const out = join(temporaryFolder(), 'run.mtrace');
+    const both = '--cpu-offloading-num-layers 1 --pipeline-model-parallel-size 2'.split(' ');
+    const offloading = ['--framework', 'megatron', '--checkout', checkout ?? '', '--world', '8'];
+    const implementation = GPT.map((word) => (word === 'local' ? 'transformer_engine' : word));
+    const result = await memtracker([
+      'trace',
+      '-q',
+      ...offloading,
+      '--out',
+      out,
+      '--',
+      ...implementation,
+      ...both,
+    ]);
+    expect(result.exitCode).toBe(3);
+    expect(result.stderr).toContain('no support for Pipeline parallelism with CPU offloading');
+  }, 600_000);
+
   test('a tokenizer of unknown size is asked for by name', async () => {
     const out = join(temporaryFolder(), 'run.mtrace');
     const tokenizer = GPT.map((word) => (word === 'NullTokenizer' ? 'Llama2Tokenizer' : word));

@@ -35,6 +35,8 @@ interface Job {
   readonly gpu?: string;
   readonly env?: Readonly<Record<string, string>>;
   readonly argv: readonly string[];
+  /** Of memtracker. */
+  readonly options?: readonly string[];
   /** What only this feature leaves in a trace. */
   readonly expects?: (trace: Trace) => void;
 }
@@ -157,6 +159,17 @@ const JOBS: readonly Job[] = [
     },
   },
   {
+    feature: 'an evaluation after each step but the last',
+    options: ['--option', 'evaluation=1'],
+    argv: GPT,
+    expects: (trace) =>
+      expect(trace.phases.filter((phase) => phase?.name === 'evaluation')).toHaveLength(1),
+  },
+  {
+    feature: 'Megatron-FSDP that shards the optimizer state alone, and checks its gradients',
+    argv: [...FSDP, ...words('--data-parallel-sharding-strategy optim')],
+  },
+  {
     feature: 'Megatron-FSDP',
     argv: [...FSDP, '--init-model-with-meta-device'],
     expects: (trace) => {
@@ -227,10 +240,10 @@ beforeAll(() => {
 describe.skipIf(checkout === undefined)('a real Megatron-LM runs', () => {
   test.each(JOBS)(
     '$feature',
-    async ({ gpu = 'h100-80gb', env = {}, argv, expects }) => {
+    async ({ gpu = 'h100-80gb', env = {}, options = [], argv, expects }) => {
       const out = join(temporaryFolder(), 'run.mtrace');
       const job = ['--framework', 'megatron', '--checkout', checkout ?? '', '--gpu', gpu];
-      const rank = ['--world', '8', '--rank', '7', '--out', out];
+      const rank = ['--world', '8', '--rank', '7', ...options, '--out', out];
       const result = await memtracker(['trace', '-q', ...job, ...rank, '--', ...argv], { env });
       // Assumptions (answers to questions about values) make it 2.
       expect([0, 2], result.stderr).toContain(result.exitCode);
