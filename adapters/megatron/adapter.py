@@ -1,6 +1,6 @@
 """Megatron-LM: an unchanged checkout, its own script and argument line, one rank of any world, no GPU.
 
-One file a concern: `interface` (names that are held on to), `arguments` (what is switched off), `batches` (data without a
+One file a concern: `interface` (names that have to be there), `arguments` (what is switched off), `batches` (data without a
 dataset), `phases` (labels and owners), `routing` (mixture of experts), `vision` (images among text), `behaviour` (answers to
 questions about values).
 Kernel libraries are in `memtracker_sidecar.kernels`.
@@ -25,7 +25,6 @@ from memtracker_sidecar.adapter_api import (
     AdapterProblem,
     ArgumentsRefused,
     Detection,
-    InterfaceChanged,
     NotThisFramework,
     Plan,
 )
@@ -101,13 +100,6 @@ class Adapter(AdapterInterface):
         kernels.finish()
         context.facts("kernels", facts)
         _same_checkout(context)
-        for need in interface.OPTIONAL:
-            try:
-                context.require(need.module, need.attribute, why=need.purpose)
-            except InterfaceChanged as error:
-                context.uncovered(
-                    "feature", f"{need.module}.{need.attribute}", detail=str(error), assumption=""
-                )
         arguments.install(context)
         rank_layout.install(context)
         batches.install(context, self._script)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
-from memtracker_sidecar.adapter_api import AdapterContext, InterfaceChanged
+from memtracker_sidecar.adapter_api import AdapterContext, AdapterProblem, InterfaceChanged
 from memtracker_sidecar.kernels.deep_ep import arrivals
 
 DISPATCHER = "megatron.core.transformer.moe.token_dispatcher"
@@ -31,6 +31,14 @@ def host_counts(shape: tuple[int, ...], total: int) -> torch.Tensor:
         return counts.view(shape)
 
 
+def _factor(option: Any) -> float:
+    if isinstance(option, bool) or not isinstance(option, (int, float)) or option <= 0:
+        raise AdapterProblem(
+            f"option routing is {option!r}; a factor above 0 (routing=1.25) or routing=worst is expected"
+        )
+    return float(option)
+
+
 class Routing:
     """The counts of one job."""
 
@@ -38,7 +46,7 @@ class Routing:
         self.context = context
         option = context.spec.options.get("routing", 1.0)
         self.worst = option == "worst"
-        self.factor = 1.0 if self.worst else float(option)
+        self.factor = 1.0 if self.worst else _factor(option)
         self.selected: int | None = None
 
     def sent(self, tokens: int, topk: int, config: Any) -> int:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from memtracker_sidecar.adapter_api import AdapterProblem
 from memtracker_sidecar.replacements import Replacements
 
 from .interface import Need, holder_of
@@ -35,7 +36,9 @@ class ExpertRouting:
 
     def __init__(self, factor: float, report: Report) -> None:
         if factor <= 0:
-            raise ValueError(f"routing is a factor above 0, got {factor}")
+            raise AdapterProblem(
+                f"option routing is {factor:g}; a factor above 0 is expected: routing=1.25"
+            )
         self._factor = factor
         self._report = report
         self._rows: int | None = None

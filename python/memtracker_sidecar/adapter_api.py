@@ -158,8 +158,9 @@ class AdapterContext:
         Returns the original. Raises `InterfaceChanged` like `require`.
         """
         owner_path, _, name = attribute.rpartition(".")
-        owner = self.require(module, owner_path, why=reason)
-        original = self.require(module, attribute, why=reason)
+        why = f"a hook ({reason})"
+        owner = self.require(module, owner_path, why=why)
+        original = self.require(module, attribute, why=why)
         self.replacements.set(owner, name, make(original), reason)
         return original
 

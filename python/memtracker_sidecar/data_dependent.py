@@ -7,7 +7,8 @@ training code was assumed. The answers:
   False, because PyTorch loops on `while mask.any()` (`nn.init.trunc_normal_`), and because checks for NaN and overflow are asked
   with `any()`.
 * `torch.equal`: True. Ranks agree, buckets match.
-* `nonzero`, `masked_select`, `repeat_interleave`, `unique`: every element is selected (the largest result) unless told otherwise.
+* `nonzero`, `masked_select`, `unique`: every element is selected (the largest result) unless told otherwise; `repeat_interleave`:
+  each is repeated once.
 * assertions on values hold; pinned memory is host memory.
 """
 
@@ -111,7 +112,13 @@ class DataDependentPolicies:
         self._uncovered("data_dependent", "equal", assumption="the tensors are equal")
         return True
 
-    def _count(self, tensor: torch.Tensor, mask: torch.Tensor, operator: str) -> int:
+    def _count(
+        self,
+        tensor: torch.Tensor,
+        mask: torch.Tensor,
+        operator: str,
+        assumption: str = "every element is selected",
+    ) -> int:
         """How many elements a mask selects. What was said of a mask in forward holds for it in backward."""
         key = self._key(mask)
         if key in self._told:
@@ -122,7 +129,7 @@ class DataDependentPolicies:
                 if key is not None:
                     self._told[key] = count
                 return count
-        self._uncovered("data_dependent", operator, assumption="every element is selected")
+        self._uncovered("data_dependent", operator, assumption=assumption)
         return mask.numel()
 
     def _key(self, mask: torch.Tensor) -> tuple[Any, ...] | None:
@@ -177,15 +184,31 @@ class DataDependentPolicies:
         repeats, size = args[0], kwargs.get("output_size")
         if not isinstance(repeats, FakeTensor) or torch.compiler.is_compiling() or size is not None:
             return NotImplemented
-        return repeats.new_empty((self._count(repeats, repeats, "repeat_interleave"),))
+        assumption = "every element is repeated once"
+        return repeats.new_empty((self._count(repeats, repeats, "repeat_interleave", assumption),))
 
     def _unique(self, func: Any, args: Any, kwargs: Any) -> Any:
         tensor = args[0]
         if not isinstance(tensor, FakeTensor) or torch.compiler.is_compiling():
             return NotImplemented
-        count = self._count(tensor, tensor, "unique")
-        indices = tensor.new_empty((count,), dtype=torch.int64)
-        return tensor.new_empty((count,)), indices, torch.empty_like(indices)
+        given = {each.name: each.default_value for each in func._schema.arguments}
+        given.update(zip(given, args, strict=False), **kwargs)
+        shape, dim = list(tensor.shape), given.get("dim")
+        if dim is None:
+            count, inverse = self._count(tensor, tensor, "unique"), shape
+            shape = [count]
+        else:
+            rows = tensor.movedim(dim, -1)
+            while rows.dim() > 1:
+                rows = rows[0]
+            count, inverse = self._count(tensor, rows, "unique"), [shape[dim]]
+            shape[dim] = count
+        # aten/src/ATen/native/cuda/Unique.cu: what was not asked for is empty.
+        return (
+            tensor.new_empty(shape),
+            tensor.new_empty(inverse if given["return_inverse"] else [0], dtype=torch.int64),
+            tensor.new_empty([count] if given["return_counts"] else [0], dtype=torch.int64),
+        )
 
 
 def _fills(indices: Any, rest: Any) -> bool:
