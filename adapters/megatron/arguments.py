@@ -58,9 +58,12 @@ PUBLISHED_VOCABULARY = {
 }
 """Entries of tokenizers that have one published vocabulary."""
 
+TOKENIZERS_OF_TRAINING = "megatron.training.tokenizer.tokenizer"
+"""Gone since February 2026."""
+
 NULL_TOKENIZERS = (
     ("megatron.core.tokenizers.text.libraries.null_tokenizer", "NullTokenizer"),
-    ("megatron.training.tokenizer.tokenizer", "_NullTokenizer"),  # before September 2025
+    (TOKENIZERS_OF_TRAINING, "_NullTokenizer"),  # before September 2025
 )
 
 
@@ -170,14 +173,15 @@ def _tokenizer(context: AdapterContext, parsed: Namespace) -> dict[str, str]:
         size, source = int(parsed.padded_vocab_size), "--padded-vocab-size"
     if not size:
         size, source = _from_file(getattr(parsed, "vocab_file", None))
-    if not size and kind in PUBLISHED_VOCABULARY:
-        size, source = PUBLISHED_VOCABULARY[kind]
-        context.uncovered(
-            "feature",
-            "tokenizer",
-            detail=kind,
-            assumption=f"{size} entries, as the published {source} has",
-        )
+        if not size and kind in PUBLISHED_VOCABULARY:
+            size, source = PUBLISHED_VOCABULARY[kind]
+            context.uncovered(
+                "feature",
+                "tokenizer",
+                detail=kind,
+                assumption=f"{size} entries, as the published {source} has",
+            )
+        size += added_to_file(kind, parsed) if size else 0
     if not size:
         raise AdapterProblem(
             f"the size of the vocabulary is not known: tokenizer {kind} at {getattr(parsed, 'tokenizer_model', None)!r} is not "
@@ -199,6 +203,21 @@ def _tokenizer(context: AdapterContext, parsed: Namespace) -> dict[str, str]:
         f"{size} entries ({source}), {own} of them the NullTokenizer's own",
     )
     return changed
+
+
+def added_to_file(kind: str, parsed: Namespace) -> int:
+    """Entries that a tokenizer has besides those of its vocabulary file.
+
+    Word pieces: 100 sentinels for the cased vocabulary (build_tokenizer.py of 32570939, February 2026); before, [BOS], [EOS] and
+    `--vocab-extra-ids` sentinels (tokenizer.py, _BertWordPieceTokenizer).
+    """
+    if not kind.startswith("BertWordPiece"):
+        return 0
+    try:
+        importlib.import_module(TOKENIZERS_OF_TRAINING)
+    except ModuleNotFoundError:
+        return 100 if kind == "BertWordPieceCase" else 0
+    return 2 + int(getattr(parsed, "vocab_extra_ids", 0) or 0)
 
 
 def entries_of_null_tokenizer() -> int:

@@ -16,6 +16,14 @@ from memtracker_sidecar.adapter_api import InterfaceChanged
 NULL_TOKENIZER = "megatron.core.tokenizers.text.libraries.null_tokenizer"
 
 
+def modules_of(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """An empty module under `path`, and the packages above it."""
+    names = path.split(".")
+    for end in range(1, len(names) + 1):
+        name = ".".join(names[:end])
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+
+
 @pytest.fixture
 def arguments() -> Any:
     load_adapter(REPOSITORY / "adapters" / "megatron")
@@ -33,12 +41,32 @@ def test_the_null_tokenizer_is_told_of_as_many_entries_as_make_the_vocabulary(
     def tokenizer(told: int) -> Namespace:
         return Namespace(vocab_size=counted(told))
 
-    names = NULL_TOKENIZER.split(".")
-    for end in range(1, len(names) + 1):
-        name = ".".join(names[:end])
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    modules_of(monkeypatch, NULL_TOKENIZER)
     sys.modules[NULL_TOKENIZER].NullTokenizer = tokenizer  # type: ignore[attr-defined]
     assert arguments.entries_of_null_tokenizer() == own
+
+
+@pytest.mark.parametrize(
+    ("kind", "extra_ids", "before_2026", "since"),
+    [
+        # tokenizer.py, _BertWordPieceTokenizer: [BOS], [EOS], --vocab-extra-ids. build_tokenizer.py: <extra_id_0> to <extra_id_99>.
+        ("BertWordPieceCase", 100, 102, 100),
+        ("BertWordPieceLowerCase", 0, 2, 0),
+        ("GPT2BPETokenizer", 0, 0, 0),
+    ],
+)
+def test_sentinels_are_entries_too(
+    arguments: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    extra_ids: int,
+    before_2026: int,
+    since: int,
+) -> None:
+    parsed = Namespace(vocab_extra_ids=extra_ids)
+    assert arguments.added_to_file(kind, parsed) == since
+    modules_of(monkeypatch, arguments.TOKENIZERS_OF_TRAINING)
+    assert arguments.added_to_file(kind, parsed) == before_2026
 
 
 def test_a_checkout_without_null_tokenizer_is_named(arguments: Any) -> None:
