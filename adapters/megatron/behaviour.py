@@ -40,6 +40,7 @@ def install(context: AdapterContext) -> None:
     _states_of_first_rank(context)
     _finite_gradients(context)
     _offloading(context)
+    _layer_offloading(context)
     _shared_memory(context)
     _graph_arguments(context)
     _nothing(
@@ -319,6 +320,32 @@ def _offloading(context: AdapterContext) -> None:
             "takes every fake tensor for a compiler's",
         )
     except InterfaceChanged as error:
+        context.log(str(error))
+
+
+def _layer_offloading(context: AdapterContext) -> None:
+    """TransformerEngine's offloading of whole layers leaves every fake tensor alone; those of the run stand for plain ones."""
+    from unittest.mock import patch
+
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def check(self: Any, tensor: torch.Tensor) -> bool:
+            with patch.object(torch._subclasses, "FakeTensor", FunctionalTensor):
+                return bool(original(self, tensor))
+
+        return check
+
+    module = "transformer_engine.pytorch.cpu_offload"
+    try:
+        context.replace(
+            module,
+            "OffloadableLayerState._check_if_offload",
+            make,
+            "takes every fake tensor for a compiler's",
+        )
+    except (InterfaceChanged, AdapterProblem) as error:
         context.log(str(error))
 
 

@@ -159,6 +159,22 @@ const JOBS: readonly Job[] = [
     },
   },
   {
+    feature: 'layers whose activations TransformerEngine offloads',
+    argv: [
+      ...GPT,
+      ...words('--seq-length 1024 --max-position-embeddings 1024 --cpu-offloading-num-layers 1'),
+    ],
+    // What fc1 gives: 1024 x 2 tokens; Megatron's default with --swiglu for 256 is two times 640 values, here over two ranks.
+    expects: (trace) => {
+      const { length, code, bytes, device } = trace.events;
+      const host = trace.devices.find((one) => one?.type === 'cpu')?.id;
+      const sizes = Array.from({ length }, (_, row) => row)
+        .filter((row) => code[row] === EVENTS.alloc.code && device[row] === host)
+        .map((row) => bytes[row]);
+      expect(sizes).toContain(2048 * 640 * 2);
+    },
+  },
+  {
     feature: 'an evaluation after each step but the last',
     options: ['--option', 'evaluation=1'],
     argv: GPT,
