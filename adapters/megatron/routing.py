@@ -32,11 +32,15 @@ def host_counts(shape: tuple[int, ...], total: int) -> torch.Tensor:
 
 
 def _factor(option: Any) -> float:
-    if isinstance(option, bool) or not isinstance(option, (int, float)) or option <= 0:
+    try:
+        factor = float(option)
+    except ValueError:
+        factor = 0.0
+    if not factor > 0:
         raise AdapterProblem(
             f"option routing is {option!r}; a factor above 0 (routing=1.25) or routing=worst is expected"
         )
-    return float(option)
+    return factor
 
 
 class Routing:

@@ -164,6 +164,7 @@ class Adapter(AdapterInterface):
                 document_length=length,
                 tokenizer_files=_has_tokenizer(self._job),
                 vision=vision,
+                replacements=context.replacements,
             ),
         )
         if synthetic and vision.images and reads_images is not None:

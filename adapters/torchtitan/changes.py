@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memtracker_sidecar.adapter_api import InterfaceChanged
+from memtracker_sidecar.replacements import Replacements
 
 from .vision_batches import VisionLayout
 
@@ -29,6 +30,8 @@ class Changes:
     """Whether the checkout's tokenizer is there."""
     vision: VisionLayout
     """Images of synthetic batches, for models that take them."""
+    replacements: Replacements
+    """For builders that are functions of the checkout."""
 
 
 _STEPS = ("training.steps",)

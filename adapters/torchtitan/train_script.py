@@ -120,7 +120,12 @@ def edit(job: Job, changes: Changes) -> None:
     apply(config, changes)
     script: Any = importlib.import_module("train")
     if not changes.tokenizer_files:
-        script.build_tokenizer = lambda *_, **__: SyntheticTokenizer(LLAMA3_VOCABULARY)
+        changes.replacements.set(
+            script,
+            "build_tokenizer",
+            lambda *_, **__: SyntheticTokenizer(LLAMA3_VOCABULARY),
+            "the tokenizer's file is not there",
+        )
     if changes.synthetic:
         length = changes.document_length or int(config.training.seq_len)
 
@@ -140,7 +145,7 @@ def edit(job: Job, changes: Changes) -> None:
                 for inputs, labels in token_batches(shape, with_positions=False)
             )
 
-        script.build_hf_data_loader = loader
+        changes.replacements.set(script, "build_hf_data_loader", loader, "builds synthetic batches")
 
 
 def mark_steps(context: AdapterContext, job: Job) -> None:

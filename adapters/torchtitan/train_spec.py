@@ -195,7 +195,9 @@ def _replace_builders(config: Any, changes: Changes) -> None:
     modules: tuple[Any, ...] = (specs, importlib.import_module("torchtitan.train"))
     for module in modules:
         if getattr(module, "get_train_spec", None) is original:
-            module.get_train_spec = get_train_spec
+            changes.replacements.set(
+                module, "get_train_spec", get_train_spec, "builds synthetic batches"
+            )
 
 
 def _batches(shape: BatchShape) -> Iterator[Batch]:

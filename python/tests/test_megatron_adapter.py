@@ -11,7 +11,7 @@ import pytest
 from conftest import REPOSITORY
 
 from memtracker_sidecar.__main__ import load_adapter
-from memtracker_sidecar.adapter_api import InterfaceChanged
+from memtracker_sidecar.adapter_api import AdapterProblem, InterfaceChanged
 
 NULL_TOKENIZER = "megatron.core.tokenizers.text.libraries.null_tokenizer"
 
@@ -93,3 +93,11 @@ def test_micro_batches_that_are_run_fill_their_groups(
     )
     arguments._limit_micro_batches(traced(world=8).context, parsed)
     assert parsed.global_batch_size == micro_batches * 2 * 2
+
+
+@pytest.mark.parametrize("option", ["many", 0, -1.5])
+def test_a_routing_factor_that_is_none_is_refused_with_what_to_write(
+    arguments: Any, option: Any
+) -> None:
+    with pytest.raises(AdapterProblem, match=r"routing=1.25.*routing=worst"):
+        sys.modules["memtracker_adapter_megatron.routing"]._factor(option)

@@ -220,6 +220,7 @@ def test_a_configuration_is_changed_under_the_names_that_it_has(names: tuple[str
         document_length=None,
         tokenizer_files=False,
         vision=part("vision_batches").VisionLayout((512, 512), 1),
+        replacements=Replacements(),
     )
 
     def section(**fields: Any) -> SimpleNamespace:
