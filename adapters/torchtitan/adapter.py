@@ -154,6 +154,15 @@ class Adapter(AdapterInterface):
             context.option("images", 1),
         )
         self._folder = tempfile.TemporaryDirectory(prefix="memtracker-torchtitan-")
+        tokenizer_files = _has_tokenizer(self._job)
+        assumed = None if tokenizer_files else generation.assumed_vocabulary(self._job)
+        if assumed is not None:
+            context.uncovered(
+                "feature",
+                "tokenizer",
+                detail="the model takes its vocabulary from the tokenizer, whose files are not there",
+                assumption=f"{assumed} entries, as Llama 3's has",
+            )
         reads_images = vision_batches.processor_of(getattr(self._job.config, "dataloader", None))
         generation.edit(
             self._job,
@@ -162,7 +171,7 @@ class Adapter(AdapterInterface):
                 folder=self._folder.name,
                 synthetic=synthetic,
                 document_length=length,
-                tokenizer_files=_has_tokenizer(self._job),
+                tokenizer_files=tokenizer_files,
                 vision=vision,
                 replacements=context.replacements,
             ),

@@ -181,6 +181,11 @@ def _vocabulary(config: Any) -> int:
     return int(getattr(getattr(model, "tok_embeddings", None), "num_embeddings", 0) or 0)
 
 
+def assumed_vocabulary(_job: Job) -> None:
+    """Models of this generation say their vocabulary themselves."""
+    return None
+
+
 _CHECKPOINT_SUBCOMMANDS = {
     "SelectiveAC": "selective",
     "FullAC": "full",

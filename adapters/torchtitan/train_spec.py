@@ -173,7 +173,7 @@ def _replace_builders(config: Any, changes: Changes) -> None:
     original: Any = getattr(specs, "get_train_spec")  # noqa: B009 - the module is only known at run time
 
     def tokenizer(*_: Any, **__: Any) -> SyntheticTokenizer:
-        return SyntheticTokenizer(_vocabulary(original, config))
+        return SyntheticTokenizer(_stated_vocabulary(original, config) or LLAMA3_VOCABULARY)
 
     def loader(*_: Any, **__: Any) -> SyntheticLoader:
         training = config.training
@@ -204,12 +204,19 @@ def _batches(shape: BatchShape) -> Iterator[Batch]:
     return token_batches(shape, with_positions=False)
 
 
-def _vocabulary(get_train_spec: Any, config: Any) -> int:
-    """The vocabulary that the model itself was made for; Llama 3's when the model takes it from the tokenizer."""
+def _stated_vocabulary(get_train_spec: Any, config: Any) -> int | None:
+    """The vocabulary that the model itself was made for; None when the model takes it from the tokenizer."""
     spec = get_train_spec(config.model.name)
     arguments = (getattr(spec, "model_args", None) or spec.config)[config.model.flavor]
     size = getattr(arguments, "vocab_size", -1)
-    return int(size) if isinstance(size, int) and size > 0 else LLAMA3_VOCABULARY
+    return int(size) if isinstance(size, int) and size > 0 else None
+
+
+def assumed_vocabulary(job: Job) -> int | None:
+    """What a model gets that takes its vocabulary from a tokenizer whose files are not there (0.1); None for others."""
+    specs: Any = importlib.import_module("torchtitan.protocols.train_spec")
+    stated = _stated_vocabulary(specs.get_train_spec, job.config)
+    return LLAMA3_VOCABULARY if stated is None else None
 
 
 def facts(job: Job) -> dict[str, str | int | float | bool | None]:
