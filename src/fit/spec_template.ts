@@ -36,7 +36,7 @@ ${TAIL}
 # env.NAME, or an argument of the framework.
 matrix:
   gpu: [h100-80gb, h200-141gb]
-  # activation_checkpoint.mode: [none, selective, full]
+  # "activation-checkpoint:": [none, selective, full]
 `,
   megatron: `framework: megatron
 checkout: ../Megatron-LM

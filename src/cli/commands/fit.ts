@@ -122,7 +122,7 @@ export const fit = defineCommand<FitConfig>({
     { command: 'fit fit.yaml --suggest', description: 'and what would make it fit' },
     {
       command:
-        'fit --framework torchtitan --checkout ~/torchtitan --world 8 --gpu h100-80gb --maximize training.local_batch_size:1..16 -- --module llama3 --config llama3_8b',
+        'fit --framework torchtitan --checkout ~/torchtitan --world 8 --gpu h100-80gb --maximize training.num_tokens_per_microbatch_per_dp_rank:8192..65536:8192 -- --module llama3 --config llama3_8b',
       description: 'the largest batch, from flags alone',
     },
   ],
