@@ -1,6 +1,7 @@
 // Traces kept by content: `<key>.mtrace` in one folder. A trace enters by rename, so that a reader never sees half of one.
 
 import { mkdir, readdir, rename, rm, stat, utimes } from 'node:fs/promises';
+import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { readTraceHeader } from '../trace/reader.ts';
 
@@ -40,7 +41,7 @@ export class TraceCache {
   /** Where a trace that is being made is written. Its file is not in the cache until {@link keep}. */
   async partial(key: string): Promise<string> {
     await mkdir(this.folder, { recursive: true });
-    return join(this.folder, `.${key}.${process.pid}.partial`);
+    return join(this.folder, `.${key}.${process.pid}@${hostname()}.partial`);
   }
 
   /** Takes a finished trace into the cache. */
@@ -80,7 +81,7 @@ export class TraceCache {
 
   /**
    * Removes what was not used for `olderThanMs`, then the least recently used until at most `maxBytes` are left; half-made
-   * traces of processes that are gone too. Returns what was removed.
+   * traces of processes of this machine that are gone too (nodes share the folder). Returns what was removed.
    */
   async prune(limits: { olderThanMs?: number; maxBytes?: number }): Promise<CachedTrace[]> {
     const removed: CachedTrace[] = [];
@@ -98,8 +99,8 @@ export class TraceCache {
       }
     }
     for (const name of await readdir(this.folder).catch(() => [])) {
-      const owner = /\.(\d+)\.partial$/.exec(name)?.[1];
-      if (owner !== undefined && !isRunning(Number(owner))) {
+      const [, owner, host] = /\.(\d+)@(.+)\.partial$/.exec(name) ?? [];
+      if (host === hostname() && !isRunning(Number(owner))) {
         await rm(join(this.folder, name), { force: true });
       }
     }
