@@ -1,7 +1,9 @@
 """User-written Triton kernels: a launch does nothing.
 
 Outputs of a Triton kernel are tensors that the host code made before the launch, so they are recorded. An autotuner would run
-every configuration to time it; here it takes the first, which is a legal one, and allocates nothing for timing.
+every configuration to time it; here it takes the first, which is a legal one, and allocates nothing for timing. That is said: on a GPU
+timing clears a buffer of its own between runs (triton/testing.py, do_bench; 256 MiB in backends/nvidia/driver.py,
+get_empty_cache_for_benchmark), which stays in the allocator's cache.
 """
 
 from __future__ import annotations
@@ -12,6 +14,12 @@ from collections.abc import Callable
 from typing import Any
 
 from memtracker_sidecar.replacements import Replacements
+
+
+def _name_of(kernel: Any) -> str:
+    """A kernel's name, also through a heuristic that is wrapped around it."""
+    wrapped = getattr(kernel, "fn", None)
+    return str(getattr(kernel, "__name__", None) or getattr(wrapped, "__name__", "kernel"))
 
 
 def install(
@@ -26,9 +34,7 @@ def install(
         return False
 
     def launch(kernel: Any, *_arguments: Any, **_options: Any) -> None:
-        name = getattr(kernel, "__name__", None) or getattr(
-            getattr(kernel, "fn", None), "__name__", "kernel"
-        )
+        name = _name_of(kernel)
         uncovered(
             "kernel",
             f"triton {name}",
@@ -41,6 +47,14 @@ def install(
         configs = getattr(kernel, "configs", None)
         if configs:
             kernel.best_config = configs[0]
+            if len(configs) > 1:
+                uncovered(
+                    "kernel",
+                    "triton autotuning",
+                    detail=f"{len(configs)} configurations of {_name_of(kernel.fn)} would be timed",
+                    assumption="the first configuration is taken, and what timing allocates is not counted",
+                    once_for="triton autotuning",
+                )
         return launch(kernel.fn, *arguments, **options)
 
     reason = "there is no GPU to launch on, and nothing to compute"
