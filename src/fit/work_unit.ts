@@ -67,7 +67,7 @@ export class UnitKeys {
 
   /**
    * @param packageFolder holds `python/memtracker_sidecar` and `adapters`.
-   * @param versions what else decides a trace: the versions of memtracker, torch and Python.
+   * @param versions what else decides a trace: the versions of memtracker, torch, Python and installed packages.
    */
   constructor(packageFolder: string, versions: string) {
     this.#packageFolder = packageFolder;

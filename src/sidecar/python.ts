@@ -129,3 +129,17 @@ export async function installedPackages(
   if (result.exitCode !== 0) return undefined;
   return packagesSchema.parse(JSON.parse(result.stdout));
 }
+
+const DISTRIBUTIONS = `
+import importlib.metadata as m
+print(*sorted({d.metadata["Name"] + "==" + d.version for d in m.distributions()}))
+`;
+
+/** Name and version of everything that an interpreter finds installed. @throws ExecaError when it does not run. */
+export async function installedDistributions(
+  python: string,
+  env: Readonly<Record<string, string | undefined>>,
+): Promise<string> {
+  const { stdout } = await execa(python, ['-c', DISTRIBUTIONS], { env, stdin: 'ignore' });
+  return stdout;
+}

@@ -27,6 +27,7 @@ import { findAdapter } from '../../sidecar/adapter.ts';
 import { ensureEnvironment } from '../../sidecar/environment.ts';
 import { packageFolder } from '../../sidecar/package_folder.ts';
 import { programVersion } from '../../sidecar/program_version.ts';
+import { installedDistributions } from '../../sidecar/python.ts';
 import { decidingEnvironment } from '../../sidecar/source_identity.ts';
 import { readTrace } from '../../trace/reader.ts';
 import { type CommandContext, defineCommand } from '../command.ts';
@@ -290,6 +291,9 @@ async function fitRun(config: FitConfig, context: CommandContext): Promise<FitRu
     onProgress: (line, kind) => output.progress(line, { force: kind === 'stage' }),
   });
   output.endProgress();
+  // A managed environment has what the locks of this version say.
+  const packages =
+    environment.folder === null ? await installedDistributions(environment.python, env) : '';
   const progress = new FitProgress(output);
   return new FitRun({
     executor: await executorOf(config, context, cache, {
@@ -301,7 +305,7 @@ async function fitRun(config: FitConfig, context: CommandContext): Promise<FitRu
     cache,
     keys: new UnitKeys(
       packageFolder('.'),
-      `${programVersion()} torch ${environment.torch} Python ${environment.pythonVersion}`,
+      `${programVersion()} torch ${environment.torch} Python ${environment.pythonVersion} ${packages}`,
     ),
     env,
     signal,
