@@ -46,8 +46,8 @@ const PLATFORMS: Readonly<Record<string, { gpu: string; node: number; title: str
 /** Script of a model where the recipe is not known. */
 const SCRIPTS: Readonly<Record<string, string>> = { bert: 'examples/bert/pretrain_bert.py' };
 
-/** A step that fp16 skips comes first, so that the state and the peak with it need one more. */
-const STEPS = { usual: 2, lossScaling: 3 } as const;
+/** One more where a step that fp16 skips comes first, and where a step with all state has to follow an evaluation. */
+const STEPS = { usual: 2, longer: 3 } as const;
 
 /** Undefined when the document is not of this format. */
 export function readMegatronGoldens(document: unknown): Truth | undefined {
@@ -80,7 +80,8 @@ function toCase(golden: GoldenCase): TruthCase {
   const peaks = measuresOf(golden.measured.max_allocated, 'peak_allocated');
   // With fp16 the second step may still be one that is skipped.
   const second = golden.measured.max_allocated['2'];
-  if (second !== undefined && golden.args['--fp16'] !== true) {
+  const evaluated = wasEvaluated(golden);
+  if (second !== undefined && golden.args['--fp16'] !== true && !evaluated) {
     peaks.push({ quantity: 'peak_allocated', when: 'second', bytes: bytes(second) });
   }
   const peak = peaks.find(({ when }) => when === 'last');
@@ -95,8 +96,8 @@ function toCase(golden: GoldenCase): TruthCase {
     world,
     rank: world - 1,
     gpusPerNode: platform.node,
-    steps: golden.args['--fp16'] === true ? STEPS.lossScaling : STEPS.usual,
-    options: {},
+    steps: golden.args['--fp16'] === true || evaluated ? STEPS.longer : STEPS.usual,
+    options: evaluated ? { evaluation: 1 } : {},
     measures: [...peaks, ...measuresOf(golden.measured.allocated, 'allocated')],
     measured: golden.golden_date.slice(0, 7),
     ...(peak !== undefined && {
@@ -156,6 +157,12 @@ function isUnfused({ argv, env, gpu }: TruthCase, image: string | null): boolean
     gpus.some((name) => name === gpu) &&
     Number(after('--seq-length')) > longerThan
   );
+}
+
+/** Whether the last figure is of a step after the first evaluation. Megatron's defaults: every 1000 steps, 100 iterations. */
+function wasEvaluated({ args, measured }: GoldenCase): boolean {
+  const last = Math.max(...Object.keys(measured.max_allocated).map(Number));
+  return last > Number(args['--eval-interval'] ?? 1000) && Number(args['--eval-iters'] ?? 100) > 0;
 }
 
 const argumentsSchema = z.object({
