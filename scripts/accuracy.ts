@@ -5,6 +5,7 @@
 import { appendFile, mkdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { Command, InvalidArgumentError } from 'commander';
 import pLimit from 'p-limit';
+import { scalar } from '../src/cli/option.ts';
 import { ensureEnvironment } from '../src/sidecar/environment.ts';
 import { type CaseResult, caseResultSchema, runCase } from './accuracy/case_result.ts';
 import { readMegatronGoldens } from './accuracy/megatron_goldens.ts';
@@ -21,10 +22,12 @@ function count(text: string): number {
   return value;
 }
 
-function pair(text: string, before: Record<string, string>): Record<string, string> {
+type Options = Readonly<Record<string, string | number | boolean>>;
+
+function pair(text: string, before: Options): Options {
   const [name, ...value] = text.split('=');
   if (!name || value.length === 0) throw new InvalidArgumentError('NAME=VALUE');
-  return { ...before, [name]: value.join('=') };
+  return { ...before, [name]: scalar(value.join('=')) };
 }
 
 const program = new Command('accuracy')
@@ -54,7 +57,7 @@ const options = program.opts<{
   every: number;
   jobs: number;
   resume?: boolean;
-  option: Record<string, string>;
+  option: Options;
   steps?: number;
   recorded?: string;
   transformerEngine?: string;
@@ -72,7 +75,10 @@ const resultsPath = options.results ?? options.out.replace(/(\.md)?$/, '.jsonl')
 const known = options.resume || options.reportOnly ? await readResults(resultsPath) : new Map();
 if (!options.resume && !options.reportOnly) await rm(resultsPath, { force: true });
 if (!options.reportOnly) await runAll(truth, known);
-await writeFile(options.out, accuracyMarkdown(truth, [...known.values()]));
+await writeFile(
+  options.out,
+  accuracyMarkdown(truth, [...known.values()], options.recorded ? 'recorded software' : 'checkout'),
+);
 console.log(`\n${options.out}`);
 
 async function readResults(path: string): Promise<Map<string, CaseResult>> {

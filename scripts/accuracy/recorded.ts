@@ -174,7 +174,13 @@ function once(key: string, make: () => Promise<void>): Promise<void> {
 async function workTree(repository: string, revision: string, path: string): Promise<void> {
   if (await exists(path)) return;
   await mkdir(join(path, '..'), { recursive: true });
-  await execa('git', ['-C', repository, 'worktree', 'add', '--force', '--detach', path, revision]);
+  // Under its own name only when it is whole: another run takes what is there.
+  const half = `${path}.half`;
+  const worktree = (...command: string[]) =>
+    execa('git', ['-C', repository, 'worktree', ...command]);
+  if (await exists(half)) await worktree('remove', '--force', half);
+  await worktree('add', '--force', '--detach', half, revision);
+  await worktree('move', half, path);
 }
 
 /** A script's path in an older checkout: scripts lay at the top before they moved into folders of examples. */

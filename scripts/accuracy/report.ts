@@ -133,8 +133,21 @@ function groupTable(
   return table([title, ...head.slice(1)], rows);
 }
 
+/** What the cases were traced with: the checkout, or each with the software that it was recorded with. */
+export type TracedWith = 'checkout' | 'recorded software';
+
 /** The whole document. `results` may hold fewer cases than the truth: what is missing is counted as not run. */
-export function accuracyMarkdown(truth: Truth, results: readonly CaseResult[]): string {
+export function accuracyMarkdown(
+  truth: Truth,
+  results: readonly CaseResult[],
+  tracedWith: TracedWith = 'checkout',
+): string {
+  const recorded = tracedWith === 'recorded software';
+  const how = recorded
+    ? ' with the commit of the checkout that recorded each, its arguments and its TransformerEngine'
+    : truth.commit === undefined
+      ? ''
+      : ` with the checkout at ${truth.commit.slice(0, 8)}`;
   const order = new Map(truth.cases.map(({ id }, index) => [id, index]));
   const sorted = [...results].sort((a, b) => (order.get(a.id) ?? 0) - (order.get(b.id) ?? 0));
   const failed = sorted.filter(({ failure }) => failure !== null);
@@ -159,7 +172,7 @@ export function accuracyMarkdown(truth: Truth, results: readonly CaseResult[]): 
     `# Accuracy against ${truth.source}`,
     '',
     `Made by \`npm run accuracy\`. ${sorted.length} of the ${truth.cases.length} measured jobs were tried` +
-      `${truth.commit === undefined ? '' : ` with the checkout at ${truth.commit.slice(0, 8)}`}, ${sorted.length - failed.length} ran. ` +
+      `${how}, ${sorted.length - failed.length} ran. ` +
       'Estimates are made on a machine without a GPU: the unchanged training script runs for the measured rank, and its allocations are ' +
       'replayed through the allocator. Errors are estimate against measurement; no constant is fitted to a case.',
     '',
@@ -180,7 +193,9 @@ export function accuracyMarkdown(truth: Truth, results: readonly CaseResult[]): 
       ? [
           '## By month of the measurement (peak allocated)',
           '',
-          'An older measurement was made with older code and libraries than the checkout that is traced.',
+          recorded
+            ? 'PyTorch, and TransformerEngine before August 2025, are the same for all estimates.'
+            : 'An older measurement was made with older code and libraries than the checkout that is traced.',
           '',
           groupTable('month', head, sorted, ({ measured }) => measured),
           '',
@@ -191,7 +206,7 @@ export function accuracyMarkdown(truth: Truth, results: readonly CaseResult[]): 
           '## By software of the measurement (peak allocated)',
           '',
           "The image that the framework's tests ran in when the figure was recorded, from the history of its checkout. Estimates are for one",
-          'version of PyTorch and of the kernel libraries.',
+          `version of PyTorch${recorded ? '' : ' and of the kernel libraries'}.`,
           '',
           groupTable('image', head, sorted, ({ software }) => software ?? 'not known'),
           '',

@@ -215,7 +215,8 @@ export function keyValues(
   };
 }
 
-function scalar(raw: string): string | number | boolean {
+/** A value as it is written on a command line: numbers and true/false become such. */
+export function scalar(raw: string): string | number | boolean {
   if (raw === 'true' || raw === 'false') return raw === 'true';
   return raw.trim() !== '' && Number.isFinite(Number(raw)) ? Number(raw) : raw;
 }
