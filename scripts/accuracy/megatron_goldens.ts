@@ -212,7 +212,7 @@ function valuesOf(name: string, value: string): string[] {
   const list = /^\[(.*)\]$/.exec(filled);
   // A layout or a pattern (`(E|t*3)|…`) is one argument; other values are words.
   if (list === null && name !== '--data-path' && /[()|*]/.test(filled)) {
-    return [filled.replace(/^"|"$/g, '')];
+    return [filled.replace(/^"|"$/g, '').replaceAll('\\', '')]; // the test harness's shell takes backslashes away
   }
   return (list?.[1] ?? filled).split(/\s+/).filter((word) => word !== '');
 }
