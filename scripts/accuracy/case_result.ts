@@ -91,7 +91,7 @@ export async function runCase(truth: TruthCase, options: RunOptions): Promise<Ca
     return {
       ...base,
       comparisons: failed ? [] : await compareWith(truth, out),
-      failure: failure === null ? null : failure.replace(/\s+/g, ' ').slice(0, 300),
+      failure: failure === null ? null : told(failure, truth, options),
       seconds: (Date.now() - started) / 1000,
       workerBytes: outcome.footer.worker_peak_rss,
       uncovered: [...new Set(outcome.uncovered.map((event) => `${event.kind} ${event.name}`))],
@@ -100,7 +100,7 @@ export async function runCase(truth: TruthCase, options: RunOptions): Promise<Ca
     return {
       ...base,
       comparisons: [],
-      failure: (error as Error).message.replace(/\s+/g, ' ').slice(0, 300),
+      failure: told((error as Error).message, truth, options),
       seconds: (Date.now() - started) / 1000,
       workerBytes: null,
       uncovered: [],
@@ -108,6 +108,14 @@ export async function runCase(truth: TruthCase, options: RunOptions): Promise<Ca
   } finally {
     await rm(folder, { recursive: true, force: true });
   }
+}
+
+/** A failure in one line, with the paths of the frameworks from their own top. */
+function told(message: string, truth: TruthCase, { checkout }: RunOptions): string {
+  const folders = [checkout, String(truth.options.transformer_engine ?? checkout)];
+  const short = folders.reduce((text, folder) => text.replaceAll(`${folder}/`, ''), message);
+  const [what] = short.split(' (install it:'); // advice for this machine
+  return (what ?? short).replace(/\s+/g, ' ').slice(0, 300);
 }
 
 async function compareWith(truth: TruthCase, path: string): Promise<Comparison[]> {
