@@ -19,6 +19,7 @@ def install(context: AdapterContext) -> None:
     _keep_parameters(context)
     _overflow(context)
     _broadcast_sizes(context)
+    _received_shapes(context)
     _self_checks(context)
     _real_meshes(context)
     timers = context.require("megatron.core.timers", "Timers")
@@ -130,6 +131,58 @@ def _broadcast_sizes(context: AdapterContext) -> None:
         )
     except InterfaceChanged as error:
         context.uncovered("feature", "broadcast_data", detail=str(error), assumption="")
+
+
+def _received_shapes(context: AdapterContext) -> None:
+    """With a stage for multi-token prediction alone, or sequences of variable length, pipeline stages send each other the shapes of
+    what they send. Hidden states have the job's own shape, but for what that stage hands on: main and predicted states in one."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def shapes(self: Any, *arguments: Any, **options: Any) -> Any:
+            from megatron.training import get_args
+
+            args = get_args()
+            length = args.seq_length // args.context_parallel_size
+            if args.sequence_parallel:
+                length //= args.tensor_model_parallel_size
+            usual = [length, args.micro_batch_size, args.hidden_size]
+            known = not args.variable_seq_lengths and not _near_prediction(self.config)
+            context.uncovered(
+                "data_dependent",
+                "shapes between pipeline stages",
+                detail=str(usual),
+                assumption="the hidden states of one micro-batch" if known else "",
+            )
+            return tuple(
+                usual if any(received) else received
+                for received in original(self, *arguments, **options)
+            )
+
+        return shapes
+
+    try:
+        context.replace(
+            "megatron.core.pipeline_parallel.p2p_communication",
+            "P2PCommunicator._communicate_shapes",
+            make,
+            "shapes travel as values of a tensor",
+        )
+    except InterfaceChanged as error:
+        context.log(str(error))
+
+
+def _near_prediction(config: Any) -> bool:
+    """Whether this rank or a neighbour of it holds a stage of multi-token prediction."""
+    from megatron.core import parallel_state
+    from megatron.core.transformer.enums import LayerType
+
+    layout = getattr(config.pipeline_model_parallel_layout, "layout", None)
+    if layout is None:
+        return False
+    rank, size = parallel_state.get_pipeline_model_parallel_rank(), len(layout)
+    near = (layout[(rank + step) % size] for step in (-1, 0, 1))
+    return any(LayerType.mtp in stage for stages in near for stage in stages)
 
 
 def _self_checks(context: AdapterContext) -> None:

@@ -125,6 +125,23 @@ const JOBS: readonly Job[] = [
       expect(externalBytes(trace).get('hybrid_ep.1.combine tokens')).toBe(512 * 8 * 256 * 2),
   },
   {
+    // DeepSeek-V3's layout. The first stage gets back the gradient of what it sent, [256 / 2, 2, 256] values of two bytes; in a job
+    // with such a stage its shape arrives as a tensor (megatron/core/pipeline_parallel/p2p_communication.py, _communicate_shapes).
+    feature: 'a pipeline stage for multi-token prediction alone',
+    options: ['--rank', '0'],
+    argv: [
+      ...GPT,
+      ...words('--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et|t|m|L'),
+      ...words('--mtp-num-layers 1 --untie-embeddings-and-output-weights'),
+    ],
+    expects: (trace) => {
+      const received = trace.events.bytes.filter(
+        (_, row) => trace.phases[trace.events.phase[row]]?.name === 'p2p',
+      );
+      expect([...received]).toContain(128 * 2 * 256 * 2);
+    },
+  },
+  {
     feature: 'FP8 with delayed scaling and gathered FP8 parameters',
     argv: [...GPT, ...words('--fp8-format hybrid --fp8-recipe delayed --fp8-param-gather')],
   },
