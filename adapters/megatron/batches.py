@@ -159,7 +159,8 @@ def _whole_sequences(context: AdapterContext) -> None:
         @functools.wraps(original)
         def batch_of(*arguments: Any, **options: Any) -> Any:
             outer = context.data_dependent.scalar
-            context.data_dependent.scalar = lambda _length: 0
+            # The only number of this type that travels; other ones (a sequence's length) are int32.
+            context.data_dependent.scalar = lambda sent: 0 if sent.dtype is torch.int64 else None
             try:
                 return original(*arguments, **options)
             finally:

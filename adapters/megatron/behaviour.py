@@ -147,7 +147,7 @@ def _received_shapes(context: AdapterContext) -> None:
             if args.sequence_parallel:
                 length //= args.tensor_model_parallel_size
             usual = [length, args.micro_batch_size, args.hidden_size]
-            known = not args.variable_seq_lengths and not _near_prediction(self.config)
+            known = not self.config.variable_seq_lengths and not _near_prediction(self.config)
             context.uncovered(
                 "data_dependent",
                 "shapes between pipeline stages",

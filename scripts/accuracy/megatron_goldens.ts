@@ -124,7 +124,7 @@ const OLDER_BLACKWELL_DEFAULT = { before: '26.04', setting: ':4096:2:16:8' } as 
  * compute capability 9.0, for sequences of more than 512 tokens (transformer_engine/pytorch/attention.py, DotProductAttention:
  * flash-attention 2 is switched off when NVTE_ALLOW_NONDETERMINISTIC_ALGO=0, and so is cuDNN's F16_arbitrary_seqlen). The
  * long-term image 24.01 has the TransformerEngine of its base (docker/common/install_source_wheels.sh installs one for the
- * development image only).
+ * development image only), which is taken to be a release of its month or before, with flash-attention 2 of July 2023 or later.
  */
 const UNFUSED_WHEN_DETERMINISTIC = {
   image: '24.01',

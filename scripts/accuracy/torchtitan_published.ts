@@ -4,14 +4,13 @@
 // Run them on a checkout of the benchmark's own commit, with the torchao of its versions table on PYTHONPATH for the
 // float8 rows. What the table does not say is taken from that checkout:
 //
-// * Allocator: the checkout has two launchers. `multinode_trainer.slurm` sets no PYTORCH_CUDA_ALLOC_CONF, `run_llama_train.sh` (one
-//   node) sets expandable_segments. Which rows were started with it is not written anywhere; one table is taken to have one launcher.
-//   The table of context parallelism on one node agrees with expandable segments within 1 % in all its rows (two of them are not
-//   here), with the default in two of four; the other tables agree with the default: docs/accuracy-torchtitan.md.
+// * Allocator: the default. The checkout has two launchers: `multinode_trainer.slurm` sets no PYTORCH_CUDA_ALLOC_CONF,
+//   `run_llama_train.sh` (one node) sets expandable_segments. Which of the one-node rows were started with it is not written
+//   anywhere, and agreement with a row is no evidence for it; figures with it are beside, in docs/accuracy-torchtitan.md.
 // * Micro-batches: `pipeline_parallel_microbatches` defaults to the pipeline degree (pipelining_utils.py).
 // * float8: "Float8" in the table is the three switches that docs/float8.md of the checkout gives for it.
 // * Rank: the published figure is the largest of all GPUs. With a pipeline the first stage holds the most micro-batches; with
-//   context parallelism and expandable segments the ranks are alike (docs/accuracy-torchtitan.md).
+//   context parallelism ranks differ a little (docs/accuracy-torchtitan.md).
 //
 // Behaviours of the benchmark's PyTorch (a nightly of 2.6) that change memory are put back by `--option torch=2.6`.
 
@@ -79,7 +78,7 @@ function toCase(row: Row): TruthCase {
     group: row.model,
     framework: 'torchtitan',
     argv: ['--job.config_file', config, ...argumentsOf(row)],
-    env: allocatorOf(row),
+    env: {},
     gpu: 'h100-96gb',
     world: row.world,
     rank: 0,
@@ -95,12 +94,6 @@ function toCase(row: Row): TruthCase {
     ],
     measured: '2024-12',
   };
-}
-
-/** What the launcher of the row's table set, see above. */
-function allocatorOf({ world, parallel }: Row): Record<string, string> {
-  const ofContextParallelism = world === 8 && parallel.cp !== undefined;
-  return ofContextParallelism ? { PYTORCH_CUDA_ALLOC_CONF: 'expandable_segments:True' } : {};
 }
 
 function argumentsOf(row: Row): string[] {
