@@ -53,16 +53,27 @@ def install(context: AdapterContext) -> None:
     )
 
 
+def _where_there(
+    context: AdapterContext,
+    module: str,
+    attribute: str,
+    make: Callable[[Any], Any],
+    reason: str,
+) -> None:
+    """Replaces what came or went between releases. Where a checkout does not have it there is nothing to replace."""
+    try:
+        context.replace(module, attribute, make, reason)
+    except AdapterProblem as error:
+        context.log(str(error))
+
+
 def _nothing(
     context: AdapterContext, module: str, attribute: str, reason: str, answer: Any = None
 ) -> None:
-    """Switches a function off. Where a checkout does not have it there is nothing to switch off."""
-    try:
-        context.replace(
-            module, attribute, lambda _original: lambda *_arguments, **_options: answer, reason
-        )
-    except InterfaceChanged as error:
-        context.log(str(error))
+    """Switches a function off, where there is one."""
+    _where_there(
+        context, module, attribute, lambda _original: lambda *_arguments, **_options: answer, reason
+    )
 
 
 def _overflow(context: AdapterContext) -> None:
@@ -161,15 +172,13 @@ def _received_shapes(context: AdapterContext) -> None:
 
         return shapes
 
-    try:
-        context.replace(
-            "megatron.core.pipeline_parallel.p2p_communication",
-            "P2PCommunicator._communicate_shapes",
-            make,
-            "shapes travel as values of a tensor",
-        )
-    except InterfaceChanged as error:
-        context.log(str(error))
+    _where_there(
+        context,
+        "megatron.core.pipeline_parallel.p2p_communication",
+        "P2PCommunicator._communicate_shapes",
+        make,
+        "shapes travel as values of a tensor",
+    )
 
 
 def _near_prediction(config: Any) -> bool:
@@ -283,24 +292,17 @@ def _real_meshes(context: AdapterContext) -> None:
         (adapter, "FullyShardedDataParallel._init_dist_index"),
         (index, "FSDPDistributedIndex.get_logical_hybrid_fsdp_rank"),
     ):
-        try:
-            context.replace(
-                module, name, real, "mesh arithmetic needs the values of real CPU tensors"
-            )
-        except (InterfaceChanged, AdapterProblem):
-            context.log(
-                f"{module} has no {name}; Megatron-FSDP of this release makes its meshes elsewhere"
-            )
-    buffers = "megatron.core.distributed.fsdp.src.megatron_fsdp.param_and_grad_buffer"
-    try:
-        context.replace(
-            buffers,
-            "validate_uneven_dtensor",
-            lambda _original: lambda _dtensor: None,
-            "asks the other ranks whether their chunks reach the ends; Megatron skips it for fake process groups too",
+        _where_there(
+            context, module, name, real, "mesh arithmetic needs the values of real CPU tensors"
         )
-    except (InterfaceChanged, AdapterProblem):
-        context.log(f"{buffers} has no validate_uneven_dtensor")
+    buffers = "megatron.core.distributed.fsdp.src.megatron_fsdp.param_and_grad_buffer"
+    _where_there(
+        context,
+        buffers,
+        "validate_uneven_dtensor",
+        lambda _original: lambda _dtensor: None,
+        "asks the other ranks whether their chunks reach the ends; Megatron skips it for fake process groups too",
+    )
 
 
 def _states_of_first_rank(context: AdapterContext) -> None:
@@ -315,10 +317,9 @@ def _states_of_first_rank(context: AdapterContext) -> None:
         return load
 
     module = "megatron.core.distributed.fsdp.mcore_fsdp_adapter"
-    try:
-        context.replace(module, "_load_rng_state_dict", make, "states would come from another rank")
-    except (InterfaceChanged, AdapterProblem):
-        context.log(f"{module} has no _load_rng_state_dict")
+    _where_there(
+        context, module, "_load_rng_state_dict", make, "states would come from another rank"
+    )
 
 
 def _finite_gradients(context: AdapterContext) -> None:
@@ -339,12 +340,9 @@ def _finite_gradients(context: AdapterContext) -> None:
 
     package = "megatron.core.distributed.fsdp.src.megatron_fsdp"
     for module in (f"{package}.param_and_grad_buffer", f"{package}.megatron_fsdp"):
-        try:
-            context.replace(
-                module, "_check_nan_in_grad", make, "whether gradients are finite is not known"
-            )
-        except (InterfaceChanged, AdapterProblem):
-            context.log(f"{module} has no _check_nan_in_grad")
+        _where_there(
+            context, module, "_check_nan_in_grad", make, "whether gradients are finite is not known"
+        )
 
 
 def _offloading(context: AdapterContext) -> None:
@@ -365,15 +363,13 @@ def _offloading(context: AdapterContext) -> None:
         return staticmethod(can_manage)
 
     module = "megatron.core.pipeline_parallel.fine_grained_activation_offload"
-    try:
-        context.replace(
-            module,
-            "ChunkOffloadHandler._can_manage_tensor_for_offload",
-            make,
-            "takes every fake tensor for a compiler's",
-        )
-    except InterfaceChanged as error:
-        context.log(str(error))
+    _where_there(
+        context,
+        module,
+        "ChunkOffloadHandler._can_manage_tensor_for_offload",
+        make,
+        "takes every fake tensor for a compiler's",
+    )
 
 
 def _layer_offloading(context: AdapterContext) -> None:
@@ -391,15 +387,13 @@ def _layer_offloading(context: AdapterContext) -> None:
         return check
 
     module = "transformer_engine.pytorch.cpu_offload"
-    try:
-        context.replace(
-            module,
-            "OffloadableLayerState._check_if_offload",
-            make,
-            "takes every fake tensor for a compiler's",
-        )
-    except (InterfaceChanged, AdapterProblem) as error:
-        context.log(str(error))
+    _where_there(
+        context,
+        module,
+        "OffloadableLayerState._check_if_offload",
+        make,
+        "takes every fake tensor for a compiler's",
+    )
 
 
 def _shared_memory(context: AdapterContext) -> None:
@@ -407,15 +401,13 @@ def _shared_memory(context: AdapterContext) -> None:
     from memtracker_sidecar.fake_cuda import addresses
 
     module = "megatron.core.tensor_parallel.random"
-    try:
-        context.replace(
-            module,
-            "_get_share_storage",
-            lambda _original: lambda: addresses.share,
-            "exchanges the memory of C++ storages, and fake ones have none",
-        )
-    except InterfaceChanged as error:
-        context.log(str(error))
+    _where_there(
+        context,
+        module,
+        "_get_share_storage",
+        lambda _original: lambda: addresses.share,
+        "exchanges the memory of C++ storages, and fake ones have none",
+    )
 
 
 def _graph_arguments(context: AdapterContext) -> None:
@@ -431,9 +423,6 @@ def _graph_arguments(context: AdapterContext) -> None:
         return describe
 
     module = "megatron.core.transformer.cuda_graphs"
-    try:
-        context.replace(
-            module, "ArgMetadata.__init__", make, "a fake tensor stands for a plain one"
-        )
-    except InterfaceChanged as error:
-        context.log(str(error))
+    _where_there(
+        context, module, "ArgMetadata.__init__", make, "a fake tensor stands for a plain one"
+    )
