@@ -47,6 +47,12 @@ def share(destination: torch.Tensor, source: torch.Tensor) -> None:
     setattr(destination.untyped_storage(), _SHARED, source.untyped_storage())
 
 
+def stand_at(tensor: torch.Tensor, address: int) -> None:
+    """The tensor's storage stands at memory of another one, which it does not keep alive."""
+    storage = tensor.untyped_storage()
+    setattr(storage, _RANGE, (address, int(storage.nbytes())))
+
+
 def resized(storage: Any) -> None:
     """The storage has memory of its own again, or none."""
     vars(storage).pop(_SHARED, None)

@@ -159,7 +159,7 @@ def finish() -> None:
 
 
 def _weak_references() -> None:
-    """`make_weak_ref` (pytorch/utils.py) wraps an address in a tensor that owns nothing; a fake tensor has no address.
+    """`make_weak_ref` (pytorch/utils.py) wraps an address in a tensor that owns nothing; a fake one cannot be made of an address.
 
     The memory behind it belongs to a graph's pool and is counted where it was made; the reference has none of its own.
     """
@@ -170,10 +170,14 @@ def _weak_references() -> None:
     import torch
     import torch.utils._pytree as pytree
 
+    from memtracker_sidecar.fake_cuda import addresses
+
     def reference(value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or value.device.type != "cuda":
             return value
-        return host().view_of_external(list(value.shape), value.dtype)
+        made = host().view_of_external(list(value.shape), value.dtype)
+        addresses.stand_at(made, value.data_ptr())
+        return made
 
     def make_weak_ref(value: Any) -> Any:
         return pytree.tree_map(reference, value)
